@@ -202,7 +202,7 @@ REMEDIES = {
     ),
     "f before y": (
         lambda: pgm.likelihood(lambda f, y: pgm.sigmoid(f)),
-        r"takes \(f, y\), but the observation comes first .*write def <lambda>(\(y, f\))",
+        r"has the arguments \(f, y\), but the observation comes first .*write def <lambda>(\(y, f\))",
         "def name{}:\n    return pgm.sigmoid(f)\npgm.likelihood(name)",
     ),
     "a missing parameter": (lambda: needy(), r": (needy\(scale=\.\.\.\))", "{}", {"...": "2.0"}),

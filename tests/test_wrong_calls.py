@@ -55,7 +55,7 @@ MISTAKES = {
     "max of f": (lambda: model_of(lambda y, f: pgm.exp(-max(y - f, 0))), ["write abs", "max(f, 0)"]),
     "a mean's f and y exchanged": (
         lambda: pgm.likelihood(lambda y, f: f, mean=lambda f, y: f, variance=lambda y, f: f),
-        ["mean=", "takes (f, y)"],
+        ["mean=", "has the arguments (f, y)"],
     ),
     "a mean alone": (lambda: pgm.likelihood(lambda y, f: f, mean=lambda y, f: f), ["mean= without variance="]),
     "a mean without the parameter": (

@@ -1,1 +1,1 @@
-"""From the formula of a likelihood to an augmentation that makes it conditionally Gaussian."""
+"""Augmentations, derived from a likelihood's formula, that make it conditionally Gaussian."""

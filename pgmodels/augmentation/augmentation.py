@@ -37,7 +37,7 @@ from pgmodels.objectives.base import FormulaObjective, Objective, Parameters, Ta
 class Requirement:
     """A condition on a coefficient: ``nonnegative``, ``positive`` or ``indicator`` (0 or 1).
 
-    ``written`` describes the coefficient and its factor, as a line of the derivation.
+    ``written`` describes the coefficient and its factor, in the form of a line of the derivation.
     """
 
     expression: Expression
@@ -50,7 +50,7 @@ class Requirement:
         return to_text(self.written)
 
     def holds(self, values: RealArray) -> RealArray:
-        """Whether each value satisfies the condition, up to rounding."""
+        """Return whether each value satisfies the condition, up to rounding."""
         if self.kind == "nonnegative":
             return values >= -1e-9
         if self.kind == "positive":
@@ -69,10 +69,9 @@ class Requirement:
 
 
 class TangentBound(Tangent):
-    """The tangent of an augmentation with one factor S^-p over all latents and factors of single latents.
+    """The tangent of an augmentation with one factor S^-p over all latents, and factors of single latents.
 
-    Tangents of equal augmentations are equal.
-    Source: Galy-Fajou et al. 2019, section 4.2 (class subsampling).
+    Tangents of equal augmentations are equal. Source: Galy-Fajou et al. 2019, section 4.2 (class subsampling).
     """
 
     def __init__(self, augmentation: Augmentation):
@@ -128,7 +127,7 @@ class TangentBound(Tangent):
         return coefficient - p * (self.constant(y, parameters) * jnp.exp(-log_scale) + log_scale - 1.0)
 
     def _sums(self, env: Environment, m: Array) -> Array:
-        """S_c of the latents of an environment with means ``m``."""
+        """Return S_c of the latents of an environment with means ``m``."""
         return sum((weight.evaluate(env) * link.evaluate(env) for weight, link in self.summands), jnp.zeros_like(m))
 
     def _coefficient(self, expression: Expression, y: Array, parameters: Parameters) -> Array:
@@ -137,7 +136,7 @@ class TangentBound(Tangent):
 
 
 def _indices(expression: Expression) -> Iterator[Expression]:
-    """Expressions that latent indices are compared with: the y of f[y], which appears as the indicator [c = y]."""
+    """Return the expressions that latent indices equal: the y of f[y], which appears in the indicator [c = y]."""
     for node in subexpressions(expression):
         if isinstance(node, Comparison) and node.operator == "==":
             for one, other in ((node.lhs, node.rhs), (node.rhs, node.lhs)):
@@ -146,7 +145,7 @@ def _indices(expression: Expression) -> Iterator[Expression]:
 
 
 class Augmentation(FormulaObjective):
-    """The augmentation of a likelihood: rules in the order in which auxiliaries are drawn; equal for equal formulas."""
+    """The augmentation of a likelihood, its rules in the order of the draws. Equal formulas have equal ones."""
 
     name = "augmented"
     title = "CAVI's bound"
@@ -167,7 +166,7 @@ class Augmentation(FormulaObjective):
 
     @cached_property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """Blocks of latents updated jointly; latents in a Poisson rate and in its sigmoid are in different blocks."""
+        """Return blocks of latents that are updated jointly. A Poisson rate and its sigmoid are in different blocks."""
         conflicts: dict[int, set[int]] = {position: set() for position in range(self.size)}
         for rule in self.rules:
             for coupled in rule.coupled:
@@ -190,12 +189,12 @@ class Augmentation(FormulaObjective):
 
     @property
     def has_fixed_sites(self) -> bool:  # type: ignore[override]
-        """Whether the formula is Gaussian in latents that are updated together, so that q is the posterior."""
+        """Whether the formula is Gaussian in jointly updated latents, so that q is the posterior."""
         return len(self.blocks) == 1 and self.is_exact
 
     @cached_property
     def bound(self) -> Expression:
-        """The local bound B of one datum as a formula of q's marginal means m and variances v."""
+        """The local bound B of one datum, as a formula of q's marginal means m and variances v."""
         return add(*(rule.share() for rule in self.rules if rule.parent is None), self.log_base)
 
     @property
@@ -211,7 +210,7 @@ class Augmentation(FormulaObjective):
         return add(*exponents, ZERO if product.key == ONE.key else Logarithm(product))
 
     def local_bound(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
-        """B(m, v + m^2) <= E log p(y | f) of each datum under f ~ N(m, v), shape (n,) (math: section 1)."""
+        """Return B(m, v + m^2) <= E log p(y | f) of each datum under f ~ N(m, v), shape (n,) (math: section 1)."""
         bound = self.bound.evaluate(Environment(y, m, {**parameters, VARIANCE: v}))
         return jnp.broadcast_to(bound[..., 0], m.shape[:-1])
 
@@ -227,7 +226,7 @@ class Augmentation(FormulaObjective):
         block: int = 0,
         known: Mapping[str, Array] = MappingProxyType({}),
     ) -> dict[str, Array]:
-        """Draw the auxiliaries of a block given all latents and ``known`` auxiliaries; returns values by name."""
+        """Draw the auxiliaries of a block, given all latents and ``known`` auxiliaries; return values by name."""
         values = {**parameters, **known}
         drawn = {}
         keys = jax.random.split(key, len(self.rules))
@@ -241,19 +240,19 @@ class Augmentation(FormulaObjective):
 
     @cached_property
     def complete_laws(self) -> dict[str, Law]:
-        """The laws of ``Rule.complete``, by the names of the auxiliaries."""
+        """Return the laws of ``Rule.complete``, by the names of the auxiliaries."""
         drawn = ((rule, rule.auxiliary) for rule in self.rules if rule.auxiliary is not None)
         laws = {auxiliary.name: rule.complete(self.children_of(auxiliary)) for rule, auxiliary in drawn}
         return {name: law for name, law in laws.items() if law is not None}
 
     def children_of(self, parent: Auxiliary) -> list[Auxiliary]:
-        """The auxiliaries of the factors that the rule of another auxiliary returned."""
+        """Return the auxiliaries of the factors that the rule of another auxiliary returned."""
         return [rule.auxiliary for rule in self.rules if rule.parent is parent and rule.auxiliary is not None]
 
     def sites_given(
         self, auxiliaries: Mapping[str, Array], f: Array, y: Array, parameters: Parameters, block: int = 0
     ) -> tuple[Array, Array]:
-        """The sites of a block of latents given the auxiliaries, shapes (n, latents)."""
+        """Return the sites of a block of latents given the auxiliaries, shapes (n, latents)."""
         env = Environment(y, f, {**parameters, **auxiliaries})
         terms: list[SiteTerm] = []
         for rule in self.rules:
@@ -266,11 +265,11 @@ class Augmentation(FormulaObjective):
     def draw_auxiliaries(
         self, key: Array, f: Array, y: Array, parameters: Parameters, block: int = 0
     ) -> tuple[Array, Array]:
-        """Draw the auxiliaries given f and return the resulting sites: the first half of a Gibbs sweep."""
+        """Draw the auxiliaries given f, and return the resulting sites: the first half of a Gibbs sweep."""
         return self.sites_given(self.draw_chain(key, f, y, parameters, block), f, y, parameters, block)
 
     def log_joint(self, auxiliaries: Mapping[str, ArrayLike], f: Any, y: ArrayLike, parameters: Parameters) -> Array:
-        """log p(y, auxiliaries | f) of each datum; auxiliaries missing from ``auxiliaries`` are integrated out."""
+        """Return log p(y, auxiliaries | f) of each datum; auxiliaries without a value are integrated out."""
         env = Environment(y, f, {**parameters, **auxiliaries})
         total = self.base.log_evaluate(env)
         for rule in self.rules:
@@ -287,7 +286,7 @@ class Augmentation(FormulaObjective):
 
 @dataclass(frozen=True)
 class LatentSite:
-    """The site exp(potential f - precision f^2 / 2) of a datum, for one latent or for each of them."""
+    """The site exp(potential f - precision f^2 / 2) of a datum, for one latent or for each of several."""
 
     latent: Latent | Latents
     potential: Expression
@@ -295,7 +294,7 @@ class LatentSite:
 
     @property
     def variables(self) -> list[Tree]:
-        """The latents and auxiliaries that the site depends on."""
+        """The latents and auxiliaries on which the site depends."""
         nodes = [*subexpressions(self.potential), *subexpressions(self.precision)]
         latents = [node for node in nodes if isinstance(node, (Latent, Latents, Selected))]
         auxiliaries = [node for node in nodes if isinstance(node, (Auxiliary, Element))]
@@ -319,7 +318,7 @@ class Element(Expression):
 
 
 def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool = False) -> tuple[LatentSite, ...]:
-    """The sites of a block of latents: formulas of the auxiliaries, or of their expectations if ``averaged``."""
+    """Return the sites of a block of latents: formulas of the auxiliaries, or expectations if ``averaged``."""
     positions = set(augmentation.blocks[block])
     terms: list[SiteTerm] = []
     for rule in augmentation.rules:
@@ -345,7 +344,7 @@ def conditional_sites(augmentation: Augmentation, block: int = 0, averaged: bool
 
 
 def _separate(sites: tuple[LatentSite, ...], positions: list[int]) -> tuple[LatentSite, ...]:
-    """Sites of the latents at positions, for formulas with factors of a single latent and factors of all latents."""
+    """Return sites of the latents at positions, for formulas with factors of a single latent and of all latents."""
     vectors = [site for site in sites if isinstance(site.latent, Latents)]
     if not vectors or (len(vectors) == len(sites) and len(positions) == vectors[0].latent.size):
         return sites
@@ -374,7 +373,7 @@ def _element(expression: Expression, position: int) -> Expression:
 
 
 def expectations(augmentation: Augmentation) -> tuple[tuple[Expected, Expression], ...]:
-    """The expectation of each auxiliary under the optimal q; each depends only on earlier ones."""
+    """Return the expectation of each auxiliary under the optimal q; each depends only on earlier ones."""
     pairs = []
     table: dict[tuple, Expression] = {}
     for rule in augmentation.rules:
@@ -386,11 +385,11 @@ def expectations(augmentation: Augmentation) -> tuple[tuple[Expected, Expression
 
 
 class Factorised(Objective):
-    """The bound with q(λ) q(n, ω) for each factor S^-p, in place of the joint law of λ, n and ω given the latents.
+    """The bound with q(λ) q(n, ω) for each factor S^-p, instead of the joint law of λ, n and ω given the latents.
 
-    Of the factor, with S = c + Σ_j w_j σ(z_j), total rate β = c + Σ_j w_j and t = Σ_j w_j σ̃(-z_j) / β, it has
-    -p log β + G(p, t) in place of -p log(β (1 - t)), which is larger; see ``factorised_share``. All other factors have
-    the terms of the augmentation.
+    For a factor with S = c + Σ_j w_j σ(z_j), let β = c + Σ_j w_j be the total rate and t = Σ_j w_j σ̃(-z_j) / β. The
+    bound has -p log β + G(p, t) instead of the larger -p log(β (1 - t)); see ``factorised_share``. All other factors
+    have the terms of the augmentation.
 
     Source: Galy-Fajou et al. 2019, section 4.1, whose equations 12-16 follow for LogisticSoftmax.
     """

@@ -1,4 +1,4 @@
-"""Derivation of an augmentation from a formula."""
+"""The derivation of an augmentation from a formula."""
 
 import jax
 import jax.numpy as jnp
@@ -38,9 +38,9 @@ from pgmodels.objectives.expected import Quadrature
 class OneVersusRest(Quadrature):
     """The softmax e^f[y] / Σ_c e^f[c], to the power of a weight if ``weighted``, with draws of its auxiliaries.
 
-    In f_c alone it is proportional to σ(z)^[y = c] σ(-z)^[y != c], z = f_c - C_c, C_c = log Σ_{j != c} e^f_j, so that
-    each latent has Pólya-Gamma conditionals given the others. No bound follows from them: as an objective, it is the
-    expected log density by the coarse rule. Source: Polson, Scott and Windle 2013, section on the multinomial logit.
+    In f_c alone, it is proportional to σ(z)^[y = c] σ(-z)^[y != c], z = f_c - C_c, C_c = log Σ_{j != c} e^f_j. Each
+    latent thus has Pólya-Gamma conditionals given the rest. They imply no bound: the objective is the expected log
+    density by the coarse rule. Source: Polson, Scott and Windle 2013, section on the multinomial logit.
     """
 
     def __init__(self, formula: Expression, size: int, weighted: bool):
@@ -56,7 +56,7 @@ class OneVersusRest(Quadrature):
 
 
 def one_versus_rest(formula: Expression, size: int) -> OneVersusRest | None:
-    """The conditionals of a formula that is a softmax, or one to the power of a weight in y[1]; None if it is not."""
+    """Return the conditionals of a formula that is a softmax, or one to the power of a weight y[1]; else None."""
     for weighted in (False, True):
         if size > 1 and formula.key == softmax_formula(size, weighted).key:
             return OneVersusRest(formula, size, weighted)
@@ -64,17 +64,17 @@ def one_versus_rest(formula: Expression, size: int) -> OneVersusRest | None:
 
 
 def softmax_formula(size: int, weighted: bool = False) -> Expression:
-    """The softmax of a datum's class y, or of a class y[0] to the power of a weight y[1] if ``weighted``."""
+    """Return the softmax of a class y, or of a class y[0] to the power of a weight y[1] if ``weighted``."""
     formula, f = Softmax(size).function, Latents(size)
     return formula(Observation(0), f) ** Observation(1) if weighted else formula(Observation(None), f)
 
 
 class Deriver:
-    """Builds an augmentation, factor by factor, from ``pending`` factors; rules that match append themselves."""
+    """A builder of an augmentation, factor by factor, from ``pending`` factors; matching rules append themselves."""
 
     def __init__(self, formula: Expression, size: int):
         self.formula, self.size = formula, size
-        # The full likelihood, for error messages, where ``formula`` is a mixture component of it.
+        # The full likelihood for error messages, if ``formula`` is one of its mixture components.
         self.likelihood = formula
         self.requirements: list[Requirement] = []
         self.rules: list[Rule] = []
@@ -84,7 +84,7 @@ class Deriver:
         self.name_counts: dict[str, int] = {}
 
     def derive(self) -> Augmentation:
-        """The augmentation. Raises NoAugmentationError if no rule matches a factor."""
+        """Return the augmentation. Raise NoAugmentationError if no rule matches a factor."""
         if self.formula.is_vector:
             raise ValueError(
                 f"the formula {self.formula.text()} has one value for each latent, not one number: reduce it with "
@@ -103,7 +103,7 @@ class Deriver:
                 self.require(num_selected, "positive", words("the number of latents that"), latent, words("selects"))
 
     def component_bound(self, formula: Expression) -> Expression:
-        """The local bound of a mixture component; its requirements are added to the mixture's."""
+        """Return the local bound of a mixture component, and add its requirements to the mixture."""
         inner = Deriver(formula, self.size)
         inner.likelihood = self.likelihood
         augmentation = inner._build()
@@ -138,7 +138,7 @@ class Deriver:
         self.pending = outer
 
     def _apply_rule(self, factor: Factor) -> list[Factor]:
-        """Apply the first matching rule; returns the remaining factors that do not depend on a new auxiliary."""
+        """Apply the first matching rule. Return the remaining factors that do not depend on a new auxiliary."""
         if factor.base.latent_free:
             if factor.base.key != exp(0.0).key:
                 self.coefficients.setdefault(_name(factor.parent), []).append(power(factor.base, factor.exponent))
@@ -156,7 +156,7 @@ class Deriver:
         raise self.no_rule(factor.expression, wanted)
 
     def coefficient(self, parent: Auxiliary | None) -> Expression:
-        """The product of the latent-free factors of the likelihood (parent None), or of those returned by a rule."""
+        """Return the product of the latent-free factors of the likelihood (parent None), or of a rule's result."""
         return multiply(*self.coefficients.get(_name(parent), []))
 
     def check_plates(self, base: Expression, exponent: Expression, reduced: bool, factor: Expression) -> None:
@@ -165,7 +165,7 @@ class Deriver:
             raise self.no_rule(factor, "a sum over the latents outside of products over the latents")
 
     def predictor(self, argument: Expression, factor: Expression) -> Predictor:
-        """The argument of a factor as a predictor. Raises NoAugmentationError if it is not affine in one latent."""
+        """Return a factor's argument as a predictor. Raise NoAugmentationError unless it is affine in one latent."""
         predictor = affine(argument)
         if predictor is None:
             raise self.no_rule(factor, f"an affine function of one latent instead of {argument.text()}")
@@ -183,7 +183,7 @@ class Deriver:
         self.require(quadratic.constant, "nonnegative", words("the least value of the quadratic in"), factor)
 
     def require(self, expression: Expression, kind: str, *reason: Part) -> None:
-        """Add a requirement on a coefficient, with its description; skipped where it holds by construction."""
+        """Add a requirement on a coefficient, with its description, unless it holds by construction."""
         trivially = expression.nonnegative and kind == "nonnegative"
         trivially |= isinstance(expression, Constant) and expression.value == 1.0
         trivially |= kind == "positive" and isinstance(expression, Constant) and expression.value > 0
@@ -193,13 +193,13 @@ class Deriver:
             self.requirements.append(Requirement(expression, kind, line(*reason)))
 
     def name(self, symbol: str) -> str:
-        """A name for an auxiliary that no parameter has: the symbol, numbered from the second use on."""
+        """Return a name for an auxiliary that no parameter has: the symbol, numbered from the second use on."""
         self.name_counts[symbol] = count = self.name_counts.get(symbol, 0) + 1
         name = symbol if count == 1 else f"{symbol}{count}"
         return self.name(symbol) if name in parameters_of(self.likelihood) else name
 
     def no_rule(self, factor: Expression, wanted: str) -> NoAugmentationError:
-        """The error for a factor that no rule matches; ``wanted`` describes the supported forms."""
+        """Return the error for a factor that no rule matches; ``wanted`` describes the supported forms."""
         known = "\n".join(f"  - {rule.title}: {(rule.__doc__ or '').splitlines()[0]}" for rule in RULES)
         return NoAugmentationError(
             f"no augmentation for the factor {factor.text()}\n"

@@ -54,7 +54,7 @@ from pgmodels.likelihoods.printing import (
 
 @dataclass(frozen=True)
 class Plate:
-    """A plate: a replicated subgraph. ``parent`` is the id of the enclosing plate, None if there is none."""
+    """A plate: a replicated subgraph. ``parent`` is the id of the enclosing plate, or None."""
 
     id: str
     label: str
@@ -88,8 +88,8 @@ class Edge:
 class AugmentedGraph:
     """The directed graphical model of p(y, auxiliaries, f): nodes, plates and edges.
 
-    An auxiliary's prior may depend on y (a Pólya-Gamma shape does); y is always drawn last, so that the edge points
-    from the auxiliary to y.
+    An auxiliary's prior may depend on y, e.g. the shape of a Pólya-Gamma variable. Since y is always drawn last, the
+    edge points from the auxiliary to y.
     """
 
     name: str
@@ -103,7 +103,7 @@ class AugmentedGraph:
         return {node.id: node.label for node in self.nodes}
 
     def plates_of(self, node: Node) -> tuple[Plate, ...]:
-        """The plates around a node, innermost first."""
+        """Return the plates around a node, innermost first."""
         plates = {plate.id: plate for plate in self.plates}
         enclosing, at = [], node.plate
         while at is not None:
@@ -130,7 +130,7 @@ class AugmentedGraph:
         return graph_html(self)
 
     def to_mermaid(self) -> str:
-        """The graph as a Mermaid flowchart."""
+        """Return the graph as a Mermaid flowchart."""
         lines = ["flowchart TD"]
         lines += self._nested(self._mermaid_node, lambda p: [f'subgraph {p.id}["{_mermaid(p.label)}"]'], "end")
         lines += [f"  {edge.source} --> {edge.target}" for edge in self.edges]
@@ -142,7 +142,7 @@ class AugmentedGraph:
         return "\n".join(lines) + "\n"
 
     def to_graphviz(self) -> str:
-        """The graph in Graphviz's DOT language."""
+        """Return the graph in Graphviz's DOT language."""
         lines = [f"digraph {_dot(self.name)} {{", "  rankdir=TB;", "  node [shape=circle];"]
         lines += self._nested(self._dot_node, self._dot_plate, "}")
         lines += [f"  {edge.source} -> {edge.target};" for edge in self.edges]
@@ -155,7 +155,7 @@ class AugmentedGraph:
         closing: str,
         plate: str | None = None,
     ) -> list[str]:
-        """The lines of the nodes in a plate and of the plates in it, indented; with None, of the whole graph."""
+        """Return the indented lines of a plate's nodes and of the plates in it; None means the whole graph."""
         lines = [write(node) for node in self.nodes if node.plate == plate]
         for inner in self.plates:
             if inner.parent == plate:
@@ -181,10 +181,10 @@ class AugmentedGraph:
 
 
 def build_graph(augmentation: Augmentation, name: str, gp_sizes: Sequence[int]) -> AugmentedGraph:
-    """The graph of a model whose GPs have ``gp_sizes`` latents each.
+    """Return the graph of a model whose GPs have ``gp_sizes`` latents each.
 
-    Latents that the formula uses only as a vector share one node in a plate. Raises ValueError if the number of latents
-    of the GPs differs from the formula's.
+    Latents that the formula uses only as a vector share one node in a plate. Raises ValueError if the GPs and the
+    formula have different numbers of latents.
     """
     if sum(gp_sizes) != augmentation.num_latents:
         raise ValueError(
@@ -221,7 +221,7 @@ class _Builder:
             if rule.auxiliary is not None:
                 self._connect_auxiliary(rule, auxiliaries, parameters, y)
         for rule in self.augmentation.rules:
-            # y depends on the latents not only through an auxiliary.
+            # y depends on the latents directly too, not only through an auxiliary.
             for latent in () if rule.separates else self._latents_in(rule.factor):
                 self._connect(latent, y)
         for parameter in parameters.values():
@@ -232,7 +232,7 @@ class _Builder:
         size, several = self.augmentation.num_latents, len(self.gp_sizes) > 1
         self.latents: dict[int, str] = {}
         if self.over_latents:
-            # One GP a latent has its own hyperparameters; a GP of several latents shares them.
+            # A GP of one latent has separate hyperparameters; a GP of several latents shares them.
             symbol = indexed("θ", "c" if several else None)
             theta = self._add(symbol, "hyperparameter", "processes" if several else None)
             process = self._add(indexed("GP", "c"), "process", "processes")
@@ -295,11 +295,11 @@ def _dot(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-# Each line is a tree that is printed as text or LaTeX. Its sites, expectations and bounds are expressions that
-# can be evaluated: the tests compare them with the engines' values.
+# Each line is a tree that is printed as text or LaTeX. Its sites, expectations and bounds are expressions that can be
+# evaluated: the tests compare them with the engines' values.
 
 _ONE = Number("1")
-# Parameters with the names of symbols of derivations are printed with another name, such as m_p.
+# Parameters that have the name of a symbol of derivations are printed with another name, such as m_p.
 PARAMETERS = {name: f"{name}_p" for name in ("m", "v", "h", "w", "c", "B", "K", "V", "M", "μ", "π")}
 
 
@@ -311,32 +311,32 @@ class Line:
     indent: int = 0
 
     def text(self) -> str:
-        """The line as text."""
+        """Return the line as text."""
         return " " * self.indent + to_text(self.formula)
 
     def latex(self) -> str:
-        """The line as LaTeX in math mode."""
+        """Return the line as LaTeX in math mode."""
         return (r"\quad " if self.indent else "") + to_latex(self.formula)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A titled section of a derivation."""
+    """A section of a derivation, with a title."""
 
     title: str
     lines: tuple[Line, ...]
 
     def text(self) -> str:
-        """The section as text of at most 100 columns."""
+        """Return the section as text of at most 100 columns."""
         return "\n".join([*_wrap(self.title), self.body()])
 
     def body(self) -> str:
-        """The lines as text of at most 100 columns, without the title."""
+        """Return the lines as text of at most 100 columns, without the title."""
         return "\n".join(part for line in self.lines for part in _wrap(f"  {line.text()}"))
 
 
 def explain_sections(augmentation: Augmentation, name: str) -> tuple[Section, ...]:
-    """The sections of a derivation, to be printed as text or LaTeX."""
+    """Return the sections of a derivation, to be printed as text or LaTeX."""
     required = augmentation.requirements
     conditions = (_line(r.expression, *r.condition, words("("), r.written, words(")")) for r in required)
     sections = {
@@ -357,12 +357,12 @@ def explain_sections(augmentation: Augmentation, name: str) -> tuple[Section, ..
 
 
 def explain(augmentation: Augmentation, name: str) -> str:
-    """The derivation as text of at most 100 columns."""
+    """Return the derivation as text of at most 100 columns."""
     return "\n\n".join(section.text() for section in explain_sections(augmentation, name)) + "\n"
 
 
 def explain_latex(augmentation: Augmentation, name: str) -> str:
-    """The derivation as an ``align*`` environment of LaTeX, one row for each line."""
+    """Return the derivation as an ``align*`` environment of LaTeX, one row for each line."""
     rows = []
     for section in explain_sections(augmentation, name):
         rows += [rf"\textbf{{{escaped(section.title)}}}", *(line.latex() for line in section.lines)]
@@ -370,7 +370,7 @@ def explain_latex(augmentation: Augmentation, name: str) -> str:
 
 
 def likelihood_line(formula: Expression, *rest: Part) -> Line:
-    """The line that states the likelihood."""
+    """Return the line that states the likelihood."""
     return _line(call("p", line("y", "|", "f")), "=", formula, *rest)
 
 
@@ -401,7 +401,7 @@ def _heading(augmentation: Augmentation) -> list[Line]:
 
 
 def _parameters(augmentation: Augmentation) -> list[Line]:
-    """The parameters that are printed with another name."""
+    """Return the parameters that are printed with another name."""
     predictors = augmentation.predictors
     formulas = [augmentation.formula, *(() if predictors is None else predictors.definitions())]
     printed = (node for part in formulas for node in nodes(tree(part)))
@@ -483,12 +483,12 @@ def _block_conditionals(augmentation: Augmentation, block: int) -> list[Line]:
 
 
 def _letter(augmentation: Augmentation) -> str:
-    """The symbol that sites belong to: f, or z where factors combine latents."""
+    """Return the symbol that sites belong to: f, or z if factors combine latents."""
     return "f" if augmentation.predictors is None else "z"
 
 
 def _posterior(j: Part | None, shared: bool = False) -> tuple[Tree, Tree]:
-    """The mean of a latent given its sites, and the definition of its covariance; of all jointly if ``shared``."""
+    """Return the mean of a latent given its sites and the definition of its covariance; joint if ``shared``."""
     K, V = indexed("K", j), indexed("V", j)
     h: Tree = indexed("h", j)
     w: Tree = call("diag", indexed("w", j))
@@ -500,7 +500,7 @@ def _posterior(j: Part | None, shared: bool = False) -> tuple[Tree, Tree]:
 
 
 def _shares_latents(augmentation: Augmentation) -> bool:
-    """Whether predictors share latents: given the auxiliaries only the joint law of the latents is then Gaussian."""
+    """Return whether predictors share latents. Given the auxiliaries, only their joint law is then Gaussian."""
     predictors = augmentation.predictors
     rows = [latent for row in (() if predictors is None else predictors.rows) for latent in row]
     return len(set(rows)) < len(rows)
@@ -541,7 +541,7 @@ def _updates(augmentation: Augmentation) -> list[Line]:
 
 
 def _indices(sites: Sequence[LatentSite]) -> Sequence[Part | None]:
-    """The indices of the latents, or a generic one if there are more than two."""
+    """Return the indices of the latents, or a generic index if there are more than two."""
     return [site.latent.index for site in sites] if len(sites) <= 2 else ["j"]
 
 
@@ -587,7 +587,7 @@ def _wrap(line: str) -> list[str]:
 
 
 def _glued(line: str, depth: int) -> str:
-    """A line with spaces that do not break: in brackets from some depth on, and after signs of sums and integrals."""
+    """Return a line with unbreakable spaces: deep in brackets, and after signs of sums and integrals."""
     level, glued = 0, ""
     for character in line:
         level += (character in "([{") - (character in ")]}")

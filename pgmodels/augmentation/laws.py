@@ -41,10 +41,10 @@ from pgmodels.runtime.precision import as_array
 @jax.custom_jvp
 @compiled
 def log_sigmoid_tilde(mean: Array, variance: Array) -> Array:
-    """log σ̃+(z) = E z / 2 - log(2 cosh(√(E z^2) / 2)) for z with the given mean and variance."""
+    """Return log σ̃+(z) = E z / 2 - log(2 cosh(√(E z^2) / 2)) for z with the given mean and variance."""
     root = jnp.sqrt(variance + mean**2)
     positive = mean > 0
-    # For positive means (E z - c) / 2 cancels: it is -variance / (2 (c + E z)).
+    # For positive means, (E z - c) / 2 cancels; it equals -variance / (2 (c + E z)).
     shifted = jnp.where(positive, -0.5 * variance / (root + jnp.where(positive, mean, 1.0)), 0.5 * (mean - root))
     return shifted - jnp.log1p(jnp.exp(-root))
 
@@ -59,8 +59,8 @@ def _log_sigmoid_tilde_jvp(primals: tuple[Array, ...], tangents: tuple[Array, ..
 @jax.custom_jvp
 @compiled
 def _half_precision(s: Array) -> Array:
-    """The derivative tanh(√s / 2) / (4 √s) of log(2 cosh(√s / 2)): half the mean of Pólya-Gamma's PG(1, √s)."""
-    # The smallest root only has to differ from 0: the ratio does not cancel.
+    """Return the derivative tanh(√s / 2) / (4 √s) of log(2 cosh(√s / 2)): half the mean of PG(1, √s)."""
+    # The smallest root only has to differ from 0, since the ratio does not cancel.
     half = 0.5 * jnp.sqrt(jnp.maximum(s, jnp.finfo(s.dtype).tiny))
     return jnp.tanh(half) / (8.0 * half)
 
@@ -78,7 +78,7 @@ VARIANCE = "Var[f]"
 
 
 class Marginal(Expression):
-    """The mean ``m`` of a latent under q (read from ``env.f``) or its variance ``v`` (the parameter VARIANCE)."""
+    """The mean ``m`` of a latent under q (read from ``env.f``), or its variance ``v`` (the parameter VARIANCE)."""
 
     def __init__(self, symbol: str, latent: Latent | Latents):
         self.symbol, self.latent = symbol, latent
@@ -113,7 +113,7 @@ class Expected(Expression):
         return env.parameters[self.name]  # type: ignore[return-value]
 
     def element(self, index: Part | None) -> Tree:
-        """The symbol with the given index."""
+        """Return the symbol with the given index."""
         if isinstance(self.auxiliary, Allocated):
             return call("q", self.auxiliary.condition)
         return expectation(self.auxiliary.element(index))
@@ -123,7 +123,7 @@ class Expected(Expression):
 
 
 class Tilde(Expression):
-    """σ̃₊(z) or σ̃₋(z) under q's marginals (math: section 2), or its logarithm."""
+    """The value σ̃₊(z) or σ̃₋(z) under q's marginals (math: section 2), or its logarithm."""
 
     def __init__(self, predictor: Predictor, side: int, logarithm: bool = False):
         self.predictor, self.side, self.logarithm = predictor, side, logarithm
@@ -144,7 +144,7 @@ class Tilde(Expression):
 
 
 class Thinning(Expression):
-    """1 - σ̃₋(z), which replaces σ(z) in bounds; evaluated without cancellation."""
+    """The value 1 - σ̃₋(z), which replaces σ(z) in bounds; it is computed without cancellation."""
 
     nonnegative = True  # type: ignore[assignment]
 
@@ -165,7 +165,7 @@ class Thinning(Expression):
 
 
 class Root(Expression):
-    """ζ = sqrt(E[z^2]) under q's marginals."""
+    """The root ζ = sqrt(E[z^2]) under q's marginals."""
 
     nonnegative = True  # type: ignore[assignment]
 
@@ -186,7 +186,7 @@ class Root(Expression):
 
 
 class Function(Expression):
-    """A named function of one argument, as printed in derivations."""
+    """A named function of one argument, in the form of printed derivations."""
 
     nonnegative = True  # type: ignore[assignment]
 
@@ -205,17 +205,17 @@ class Function(Expression):
 
 
 def mean_of(predictor: Predictor) -> Expression:
-    """E[z] under q's marginals, as a formula."""
+    """Return E[z] under q's marginals, as a formula."""
     return add(multiply(predictor.scale, Marginal("m", predictor.latent)), predictor.shift)
 
 
 def variance_of(predictor: Predictor) -> Expression:
-    """Var[z] under q's marginals, as a formula."""
+    """Return Var[z] under q's marginals, as a formula."""
     return multiply(power(predictor.scale, 2.0), Marginal("v", predictor.latent))
 
 
 def mean_quadratic(quadratic: Quadratic) -> Expression:
-    """E[Q] under q's marginals, as a formula."""
+    """Return E[Q] under q's marginals, as a formula."""
     total = quadratic.constant
     for square in quadratic.squares:
         second = add(power(mean_of(square.predictor), 2.0), variance_of(square.predictor))
@@ -224,23 +224,23 @@ def mean_quadratic(quadratic: Quadratic) -> Expression:
     return total
 
 
-# Exact draws of truncated normal and inverse Gaussian distributions.
+# Exact draws from truncated normal and inverse Gaussian distributions.
 
 
 def truncated_normal(key: Array, mean: Array) -> Array:
-    """Draws of N(mean, 1) truncated to positive values, exact for means of either sign and any size."""
-    # u > 0 is ε > -mean. The upper tail probability is drawn in logs, so that Φ(mean) may underflow.
+    """Draw from N(mean, 1) truncated to positive values, exactly for means of either sign and any size."""
+    # u > 0 means ε > -mean. The upper tail probability is drawn in logs, so that Φ(mean) may underflow.
     log_tail = jsp.log_ndtr(mean) + jnp.log1p(-jax.random.uniform(key, mean.shape, mean.dtype))
     return jnp.maximum(mean - _normal_quantile(log_tail), jnp.finfo(mean.dtype).tiny)
 
 
 def interval_normal(key: Array, low: Array, high: Array) -> Array:
-    """Draws of N(0, 1) truncated to (low, high), either of which may be infinite; exact in both tails."""
-    # Reflected so that most of the interval is below zero, where log Φ keeps all digits.
+    """Draw from N(0, 1) truncated to (low, high), exactly in both tails; either end may be infinite."""
+    # The interval is reflected so that most of it is below zero: there log Φ keeps all digits.
     reflected = low + high > 0
     below, above = jnp.where(reflected, -high, low), jnp.where(reflected, -low, high)
     log_above = jsp.log_ndtr(above)
-    # Φ at the draw is Φ(above) - U (Φ(above) - Φ(below)).
+    # At the draw, Φ is Φ(above) - U (Φ(above) - Φ(below)).
     share = -jnp.expm1(jsp.log_ndtr(below) - log_above)
     log_cdf = log_above + jnp.log1p(-jax.random.uniform(key, low.shape, low.dtype) * share)
     drawn = jnp.clip(_normal_quantile(log_cdf), below, above)
@@ -248,9 +248,9 @@ def interval_normal(key: Array, low: Array, high: Array) -> Array:
 
 
 def normals_of_largest(key: Array, mean: Array, chosen: Array) -> Array:
-    """Draws of independent N(mean, 1), (..., C), given that the one ``chosen``, (..., C), is the largest.
+    """Draw independent N(mean, 1), (..., C), given that the ``chosen`` entry, (..., C), is the largest.
 
-    Exact for means of any size, nan where they are not finite: first the largest, then the others truncated below it.
+    Exact for means of any size, nan if not finite. The largest is drawn first, the rest truncated below it.
     """
     largest_key, others_key = jax.random.split(key)
     largest = _largest(largest_key, mean, chosen)
@@ -259,7 +259,7 @@ def normals_of_largest(key: Array, mean: Array, chosen: Array) -> Array:
 
 
 def _largest(key: Array, mean: Array, chosen: Array) -> Array:
-    """The largest x + mean_k of the above, (..., 1), by rejection from a hat of three tangents to its log density."""
+    """Draw the largest x + mean_k of these normals, (..., 1), by rejection from three tangents to its log density."""
     centre = jnp.sum(jnp.where(chosen, mean, 0.0), axis=-1, keepdims=True)
     gap = centre - mean
 
@@ -270,7 +270,7 @@ def _largest(key: Array, mean: Array, chosen: Array) -> Array:
     # Tangents of a normal density at ±√2 deviations and at its mode have the least mass.
     reach = jnp.sqrt(2.0 / curvature)
     top, slope = jax.jvp(log_density, (mode,), (jnp.ones_like(mode),))
-    # The slope falls by at least 1 per unit: it is negative at the last point also where Newton's method is not done.
+    # The slope falls by at least 1 per unit. It is negative at the last point even before Newton's method converges.
     points = jnp.stack([mode - reach, mode, mode + jnp.maximum(slope, 0.0) + reach])
     heights, slopes = jax.jvp(log_density, (points,), (jnp.ones_like(points),))
     hat = tangent_hat(points, heights - top, slopes)
@@ -289,7 +289,7 @@ def _largest(key: Array, mean: Array, chosen: Array) -> Array:
 
 
 def _normal_quantile(log_p: Array) -> Array:
-    """Φ^-1(exp(log_p)): in the tail by Newton's method on log Φ, which is concave, hence monotone convergence."""
+    """Return Φ^-1(exp(log_p)); in the tail by Newton's method on log Φ, which is concave: monotone convergence."""
     near = jnp.clip(log_p, -30.0, None)
     start = jnp.where(log_p > -30.0, jsp.ndtri(jnp.exp(near)), -jnp.sqrt(-2.0 * log_p))
 
@@ -302,7 +302,7 @@ def _normal_quantile(log_p: Array) -> Array:
 
 
 def inverse_gaussian(key: Array, mean: Array, shape: Array) -> Array:
-    """Draws of the inverse Gaussian without cancellation (Michael, Schucany and Haas 1976); Lévy at infinite means."""
+    """Draw from the inverse Gaussian without cancellation (Michael, Schucany and Haas 1976); Lévy at infinite means."""
     normal_key, uniform_key = jax.random.split(key)
     half = jax.random.normal(normal_key, mean.shape, mean.dtype) ** 2 / (2.0 * shape)
     inverse = 1.0 / mean
@@ -327,8 +327,8 @@ class Grid(NamedTuple):
 class Law(ABC):
     """The distribution of an auxiliary variable.
 
-    Where the exponent ``switch`` is zero there is no auxiliary: its density is defined as 1, and its value is zero if
-    ``is_zero_where_off``, arbitrary otherwise.
+    If the exponent ``switch`` is zero, there is no auxiliary. Its density is then 1 by definition, and its value is
+    zero with ``is_zero_where_off``, and arbitrary otherwise.
     """
 
     switch: Expression
@@ -336,36 +336,36 @@ class Law(ABC):
 
     @abstractmethod
     def draw(self, key: Array, env: Environment) -> Array:
-        """One draw for each entry of the broadcast parameters."""
+        """Return one draw for each entry of the broadcast parameters."""
 
     @abstractmethod
     def log_density(self, value: Array, env: Environment) -> Array:
-        """The log density at a value, 0 where the law is switched off."""
+        """Return the log density at a value, 0 if the law is switched off."""
 
     @abstractmethod
     def mean(self) -> Expression:
-        """The mean as a formula."""
+        """Return the mean as a formula."""
 
     @abstractmethod
     def grid(self, centre: np.ndarray, env: Environment) -> Grid:
-        """An integration grid around ``centre`` (n, ...), typical values of the variable."""
+        """Return an integration grid around ``centre`` (n, ...), typical values of the variable."""
 
     @abstractmethod
     def notation(self, variable: Part) -> Tree:
-        """The distribution of ``variable`` as printed in derivations."""
+        """Return the distribution of ``variable`` in the form of printed derivations."""
 
     def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Other values in the support, for checks away from the draws."""
+        """Return other values in the support, for checks away from the draws."""
         return value * rng.uniform(0.6, 1.6, value.shape)
 
     def off(self, env: Environment) -> Array:
-        """Where the law is switched off."""
+        """Return a mask of the data at which the law is switched off."""
         return self.switch.evaluate(env) == 0
 
 
 @dataclass(frozen=True)
 class PolyaGamma(Law):
-    """PG(shape, tilt)."""
+    """The law PG(shape, tilt)."""
 
     shape: Expression
     tilt: Expression
@@ -389,7 +389,7 @@ class PolyaGamma(Law):
     def grid(self, centre: np.ndarray, env: Environment) -> Grid:
         # The density vanishes at zero and decays fast beyond its mean. Its series cancels from about b = 60 on.
         b = np.broadcast_to(self.shape.evaluate(env), centre.shape)
-        # At small b the mean is far below the bulk of the mass.
+        # At small b, the mean is far below the bulk of the mass.
         centre = np.maximum(np.asarray(polya_gamma.mean(b, self.tilt.evaluate(env))), 0.15)
         return _positive_grid(np.where(b > 0, centre, 1.0), np.arange(-140, 141) * 0.025, b <= 10.0)
 
@@ -399,7 +399,7 @@ class PolyaGamma(Law):
 
 @dataclass(frozen=True)
 class Poisson(Law):
-    """Poisson(rate)."""
+    """The law Poisson(rate)."""
 
     rate: Expression
     switch = ONE
@@ -416,7 +416,7 @@ class Poisson(Law):
 
     def grid(self, centre: np.ndarray, env: Environment) -> Grid:
         largest = float(np.max(self.rate.evaluate(env)))
-        # 10 standard deviations beyond the mean, in powers of 4 so that few shapes occur.
+        # 10 standard deviations above the mean, in powers of 4, so that few shapes occur.
         count = 64 * 4 ** int(np.ceil(np.log(max(1.0, (largest + 10 * largest**0.5 + 20) / 64)) / np.log(4)))
         values = np.arange(float(count))[:, None, None] * np.ones_like(centre)
         return Grid(values, np.zeros_like(values))
@@ -464,7 +464,7 @@ class PositivePoisson(Law):
 
 @dataclass(frozen=True)
 class Gamma(Law):
-    """Gamma(shape, rate)."""
+    """The law Gamma(shape, rate)."""
 
     shape: Expression
     rate: Expression
@@ -496,7 +496,7 @@ class Gamma(Law):
 
 @dataclass(frozen=True)
 class InverseGaussian(Law):
-    """The inverse Gaussian law with the mean steepness / (2 root) and the shape steepness^2 / 2."""
+    """The inverse Gaussian law with mean steepness / (2 root) and shape steepness^2 / 2."""
 
     steepness: Expression
     root: Expression
@@ -507,7 +507,7 @@ class InverseGaussian(Law):
 
     @property
     def shape(self) -> Expression:
-        """The shape parameter."""
+        """Return the shape parameter."""
         return multiply(0.5, power(self.steepness, 2.0))
 
     def _values(self, env: Environment) -> list[Array]:
@@ -538,7 +538,7 @@ class InverseGaussian(Law):
 
 @dataclass(frozen=True)
 class TruncatedNormal(Law):
-    """N(location, 1) truncated to positive values; switched off where ``switch`` is 0."""
+    """The law N(location, 1) truncated to positive values; it is switched off if ``switch`` is 0."""
 
     location: Expression
     switch: Expression
@@ -565,13 +565,13 @@ class TruncatedNormal(Law):
 
 @dataclass(frozen=True)
 class Categorical(Law):
-    """j = 1, 2, ... with probabilities proportional to ``weights``; j = 0 where ``switch`` is 0."""
+    """The law of j = 1, 2, ... with probabilities proportional to ``weights``; j = 0 if ``switch`` is 0."""
 
     weights: tuple[Expression, ...]
     switch: Expression
 
     def log_weights(self, env: Environment) -> Array:
-        """The logarithms of the weights, (weights, ...)."""
+        """Return the logarithms of the weights, (weights, ...)."""
         return jnp.stack(jnp.broadcast_arrays(*(weight.log_evaluate(env) for weight in self.weights)))
 
     def draw(self, key: Array, env: Environment) -> Array:
@@ -599,12 +599,12 @@ class Categorical(Law):
         return line(law, *condition, words(", else"), variable, "=", 0) if condition else law
 
     def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        # Kept: the other auxiliaries depend on the component.
+        # The values are kept, since the other auxiliaries depend on the component.
         return value
 
 
 def where(switch: Expression) -> tuple[Part, ...]:
-    """The condition that a 0-1 exponent is 1, as items of a printed line."""
+    """Return the condition that a 0-1 exponent is 1, as items of a printed line."""
     opposite = add(1.0, multiply(-1.0, switch))
     if switch.key == ONE.key:
         return ()
@@ -614,20 +614,20 @@ def where(switch: Expression) -> tuple[Part, ...]:
 
 
 def holds(switch: Expression) -> tuple[Part, ...]:
-    """The condition that a 0-1 exponent is 1, without the brackets of a single indicator."""
+    """Return the condition that a 0-1 exponent is 1, without the brackets of a single indicator."""
     written = switch.notation()
     return (written.body,) if isinstance(written, Bracketed) and written.opening == "[" else (written, "=", 1)
 
 
 def _positive_grid(centre: np.ndarray, t: np.ndarray | None = None, known: np.ndarray | bool = True) -> Grid:
-    """a = centre exp(t - e^-t): the trapezoid rule in t converges exponentially, also for powers of a near zero."""
+    """Return a grid a = centre exp(t - e^-t): the rule in t converges exponentially, also for powers of a near 0."""
     t = (np.arange(-260, 1201) * 0.025 if t is None else t)[:, None, None]
     values = np.where(centre > 0, centre, 1.0) * np.exp(t - np.exp(-t))
     return Grid(values, np.log(values) + np.log1p(np.exp(-t)) + np.log(0.025), known)
 
 
 class LargestMean(Largest):
-    """``Largest`` at the means of the latents under q."""
+    """The value of ``Largest`` at the means of the latents under q."""
 
     symbol = "m"
 
@@ -657,9 +657,9 @@ class LargestSlope(Expression):
 
 @dataclass(frozen=True)
 class ArgmaxNormal(Law):
-    """Independent N(location, 1) of which that of the index of ``node`` is the largest; off where ``switch`` is 0.
+    """The law of independent N(location, 1) given that the entry of ``node`` is the largest; off if ``switch`` is 0.
 
-    ``node`` is the probability of that, and ``location`` its latents divided by the noise's standard deviation.
+    ``node`` is the probability of this event. ``location`` is its latents divided by the noise's standard deviation.
     """
 
     location: Expression
@@ -673,7 +673,7 @@ class ArgmaxNormal(Law):
         return normals_of_largest(key, location, chosen)
 
     def log_density(self, value: Array, env: Environment) -> Array:
-        """The log density at vectors, (..., 1); see Law."""
+        """Return the log density at vectors, (..., 1), as in ``Law``."""
         each = norm.logpdf(value, self.location.evaluate(env))
         return jnp.where(self.off(env), 0.0, jnp.sum(each, axis=-1, keepdims=True) - self.node.log_evaluate(env))
 
@@ -681,8 +681,8 @@ class ArgmaxNormal(Law):
         return add(self.location, multiply(power(self.node.noise, 0.5), LargestSlope(self.node)))
 
     def grid(self, centre: np.ndarray, env: Environment) -> Grid:
-        # The trapezoid rule for the largest. Each of the others lies at a quantile of its law given the largest: there
-        # the integrand is free of the quantile's level, so that one point is exact; levels differ between points.
+        # The trapezoid rule for the largest entry. Every other entry is at a quantile of its law given the largest.
+        # There, the integrand is free of the quantile's level: one point is exact, and levels differ between points.
         location, chosen = (np.asarray(part) for part in (self.location.evaluate(env), self.node.chosen(env)))
         t = np.arange(-200, 201)[:, None, None] * 0.05
         largest = np.sum(np.where(chosen, centre, 0.0), axis=-1, keepdims=True) + t
@@ -697,13 +697,13 @@ class ArgmaxNormal(Law):
         return line(call("N", self.location, 1), *at, *where(self.switch))
 
     def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        # Draws of the same datum by other rows of the batch: in all of them the same one is the largest.
+        # Draws of the same datum from other rows of the batch: all have the same largest entry.
         return np.roll(value, 1, axis=0)
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The interval (lower, upper), active where ``exponent`` is 1; a limit of None is infinite."""
+    """The interval (lower, upper), active if ``exponent`` is 1; a limit of None is infinite."""
 
     exponent: Expression
     lower: Expression | None
@@ -712,7 +712,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class IntervalNormal(Law):
-    """N(location, 1) truncated to the interval whose exponent is 1; switched off where all exponents are 0."""
+    """The law N(location, 1), truncated to the interval with exponent 1; off if all exponents are 0."""
 
     location: Expression
     intervals: tuple[Interval, ...]
@@ -723,7 +723,7 @@ class IntervalNormal(Law):
         return add(*(interval.exponent for interval in self.intervals))
 
     def ends(self, env: Environment) -> tuple[Array, Array]:
-        """The limits minus the location: infinite where absent, (-1, 1) where the law is switched off."""
+        """Return the limits minus the location: infinite if absent, (-1, 1) if the law is switched off."""
         location, off = self.location.evaluate(env), self.off(env)
         low, high = jnp.where(off, -1.0, -jnp.inf), jnp.where(off, 1.0, jnp.inf)
         for interval in self.intervals:
@@ -742,7 +742,7 @@ class IntervalNormal(Law):
         return jnp.where(self.off(env), 0.0, log_density)
 
     def masses(self) -> Iterator[tuple[Interval, Expression]]:
-        """Each interval and the mass of N(location, 1) on it, as a formula."""
+        """Return each interval and the mass of N(location, 1) on it, as a formula."""
         z = multiply(-1.0, self.location)
         for interval in self.intervals:
             if interval.lower is None and interval.upper is not None:
@@ -769,11 +769,11 @@ class IntervalNormal(Law):
         return line(call("N", self.location, 1), words("truncated to"), self.limits(variable))
 
     def limits(self, variable: Part) -> Tree:
-        """The intervals, each with its condition, as a formula."""
+        """Return the intervals, each with its condition, as a formula."""
         return listed(*(_limits(interval, variable) for interval in self.intervals), sign=";")
 
     def perturbed(self, value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        # Draws of the same datum by other rows of the batch: all lie in its interval.
+        # Draws of the same datum from other rows of the batch: all are in its interval.
         return np.roll(value, 1, axis=0)
 
 
@@ -790,7 +790,7 @@ def _limits(interval: Interval, variable: Part) -> Tree:
 
 
 class IntervalMass(Expression):
-    """log(Φ(upper - z) - Φ(lower - z)) of the selected interval, evaluated once for all; 0 where the law is off."""
+    """The value log(Φ(upper - z) - Φ(lower - z)) of the selected interval, for all at once; 0 if the law is off."""
 
     def __init__(self, law: IntervalNormal):
         self.law = law
@@ -804,7 +804,7 @@ class IntervalMass(Expression):
 
 
 class IntervalMean(Expression):
-    """The mean of the law, z - (φ(upper - z) - φ(lower - z)) / (Φ(upper - z) - Φ(lower - z)); stable in the tails."""
+    """The mean z - (φ(upper - z) - φ(lower - z)) / (Φ(upper - z) - Φ(lower - z)) of the law, stable in the tails."""
 
     def __init__(self, law: IntervalNormal):
         self.law = law
@@ -819,7 +819,7 @@ class IntervalMean(Expression):
         low, high = self.law.ends(env)
         log_mass = log_normal_interval(low, high)
         above, below = (jnp.exp(norm.logpdf(end) - log_mass) for end in (high, low))
-        # φ's difference cancels for narrow intervals: clip the mean to the interval.
+        # The difference of φ cancels for narrow intervals, so the mean is clipped to the interval.
         return self.law.location.evaluate(env) + jnp.clip(below - above, low, high)
 
     def notation(self, precedence: int = 0) -> Tree:

@@ -39,9 +39,9 @@ from pgmodels.objectives.base import AdditiveNoise, Event, Threshold, TopLatent
 
 @dataclass(frozen=True)
 class Factor:
-    """``base ** exponent``; a vector means the product over the latents.
+    """The factor ``base ** exponent``; a vector means the product over the latents.
 
-    ``parent`` is the auxiliary of the rule that returned the factor, None for a factor of the likelihood itself.
+    ``parent`` is the auxiliary of the rule that returned the factor, or None for a factor of the likelihood itself.
     """
 
     base: Expression
@@ -50,13 +50,13 @@ class Factor:
 
     @property
     def expression(self) -> Expression:
-        """The factor as a formula."""
+        """Return the factor as a formula."""
         return power(self.base, self.exponent)
 
 
 @dataclass(frozen=True)
 class Term:
-    """``coefficient`` times the product of ``atoms``; ``reduced`` marks a sum over the latents."""
+    """The product of ``coefficient`` and ``atoms``; ``reduced`` marks a sum over the latents."""
 
     coefficient: Expression
     atoms: tuple[Expression, ...]
@@ -126,7 +126,7 @@ def _link(expression: Sum) -> Expression | None:
     coefficient, rest = split_latents(dependent[0])
     if not isinstance(rest, Call):
         return None
-    # With a function or power of a latent in the argument, no rule has the sigmoid: the sum remains, a mixture.
+    # If the argument has a function or power of a latent, no rule has the sigmoid: the sum remains, a mixture.
     nonlinear = any(isinstance(node, Call | Power) and not node.latent_free for node in subexpressions(rest.argument))
     if rest.name == "exp" and not nonlinear and constant.sign == 1 and coefficient.sign == 1:
         offset = log(multiply(coefficient, power(constant, -1.0)))
@@ -189,7 +189,7 @@ def _replace(expression: Expression, latents: Latents) -> Expression:
 
 
 def exponent_of(factor: Factor, size: int) -> list[Term] | None:
-    """The terms of the exponent of a factor exp(...); None for any other factor."""
+    """Return the terms of the exponent of a factor exp(...), or None for any other factor."""
     if not (isinstance(factor.base, Call) and factor.base.name == "exp"):
         return None
     exponent = multiply(factor.exponent, factor.base.argument)
@@ -197,7 +197,7 @@ def exponent_of(factor: Factor, size: int) -> list[Term] | None:
 
 
 def expand(expression: Expression, size: int) -> list[Term]:
-    """Expand an expression into a sum of terms, like terms collected."""
+    """Expand an expression into a sum of terms and collect like terms."""
     collected: dict[tuple, Term] = {}
     for term in _expand(expression, size):
         term = unselect_term(term)
@@ -270,7 +270,7 @@ def _sum_over_latents(term: Term, size: int) -> Term:
 
 @dataclass(frozen=True)
 class Square:
-    """weight * z^2 for a predictor z; ``reduced`` sums it over the latents."""
+    """The term weight * z^2 of a predictor z; ``reduced`` sums it over the latents."""
 
     weight: Expression
     predictor: Predictor
@@ -285,7 +285,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Quadratic:
-    """constant + squares of predictors."""
+    """The sum of a constant and squares of predictors."""
 
     constant: Expression
     squares: tuple[Square, ...]
@@ -297,20 +297,20 @@ class Quadratic:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """The positions of the latents that the quadratic depends on."""
+        """The positions of the latents on which the quadratic depends."""
         return tuple(sorted({p for square in self.squares for p in square.predictor.positions}))
 
 
 @dataclass(frozen=True)
 class Linear:
-    """coefficient * latent."""
+    """The product coefficient * latent."""
 
     coefficient: Expression
     predictor: Predictor
 
     @property
     def expression(self) -> Expression:
-        """The product as a formula; over all latents it is summed."""
+        """The product as a formula; over all latents, it is summed."""
         value = multiply(self.coefficient, self.predictor.expression)
         return Reduction("sum", value) if value.is_vector else value
 
@@ -340,7 +340,7 @@ def read_quadratic(terms: list[Term]) -> tuple[Quadratic, tuple[Linear, ...]] | 
 
 
 def read_completed(terms: list[Term]) -> Quadratic | None:
-    """The quadratic of terms by completing the square; None if they are not a quadratic with squares."""
+    """Complete the square and return the quadratic of terms, or None if they are not a quadratic with squares."""
     read = read_quadratic(terms)
     if read is None:
         return None
@@ -372,20 +372,20 @@ def _complete(squares: list[Square], linear: Expression) -> tuple[Square, Expres
     return Square(second, Predictor(latent, ONE, shift), reduced), rest
 
 
-# The variance of the noise of each function, as a threshold.
+# The variance of the noise for each function, if it is a threshold.
 _NOISE = {"step": 0.0, "normal_cdf": 1.0}
 
 Bound = TypeVar("Bound", bound=AdditiveNoise)
 
 
 def read_event(formula: Expression, num_latents: int, objective: type[Bound]) -> Bound | None:
-    """The objective of a formula that is affine in one event, with coefficients free of the latents, else None.
+    """Return the objective of a formula that is affine in one event, with latent-free coefficients, else None.
 
     The argument of step and Φ is an affine function of the latents.
     """
     formula, predictors = rewrite_if_fewer(formula, num_latents)
     size = num_latents if predictors is None else len(predictors.rows)
-    # Events within the argument of another leave that one without an affine argument.
+    # An event within the argument of another event leaves the outer one without an affine argument.
     nodes = {node.key: node for node in subexpressions(formula) if _is_event(node)}
     if len(nodes) != 1:
         return None
@@ -415,7 +415,7 @@ def _event(node: Largest | Call, size: int) -> Event | None:
 
 
 def _degree(expression: Expression, key: tuple) -> int | None:
-    """The degree of an expression as a polynomial in the event of a key, None if it is not one."""
+    """Return the degree of an expression as a polynomial in the event of a key, or None if it is not one."""
     if expression.key == key:
         return 1
     if expression.latent_free:

@@ -1,4 +1,4 @@
-"""Predictors of a formula: how latents enter it."""
+"""Predictors of a formula: the combinations in which latents enter it."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,27 +41,27 @@ ZERO, ONE = Constant(0.0), Constant(1.0)
 
 
 class NoAugmentationError(ValueError):
-    """No rule makes a factor of the likelihood conditionally Gaussian; the message names engines that need none."""
+    """Error if no rule makes a factor conditionally Gaussian. The message names engines that need no rule."""
 
     def __init__(self, message: str):
         super().__init__(f"{message}\npgm.gaussian_vi, pgm.nuts and pgm.to_numpyro accept any formula.")
 
 
 class VerificationError(AssertionError):
-    """A numerical check of a derivation failed."""
+    """Error if a numerical check of a derivation failed."""
 
 
 class SharedPredictorError(NoAugmentationError):
-    """An affine expression that combines several latents."""
+    """Error for an affine expression that combines several latents."""
 
     def __init__(self, expression: Expression):
         super().__init__(f"{expression.text()} combines several latents.")
 
 
 class Predictor:
-    """z = scale * latent + shift, where scale and shift are coefficients and latent is one latent or all of them.
+    """The predictor z = scale * latent + shift, with coefficients scale and shift and one latent or all latents.
 
-    With all latents z is a vector with one value per latent, and a factor of z means the product over latents.
+    With all latents, z is a vector with one value per latent, and a factor of z is the product over latents.
     """
 
     def __init__(self, latent: Latent | Latents, scale: Expression, shift: Expression):
@@ -73,7 +73,7 @@ class Predictor:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """The positions of the latents that the predictor depends on."""
+        """The positions of the latents on which the predictor depends."""
         return (self.latent.position,) if isinstance(self.latent, Latent) else tuple(range(self.latent.size))
 
     @property
@@ -82,11 +82,11 @@ class Predictor:
         return self.expression.is_vector
 
     def negated(self) -> "Predictor":
-        """The predictor -z."""
+        """Return the predictor -z."""
         return Predictor(self.latent, multiply(-1.0, self.scale), multiply(-1.0, self.shift))
 
     def site(self, h: Array, w: Array, env: Environment) -> tuple[Array, Array]:
-        """The site of f that is exp(h z - w z^2 / 2) as a function of f, shapes (..., n, latents)."""
+        """Return the site of f that is exp(h z - w z^2 / 2) as a function of f, shapes (..., n, latents)."""
         scale, shift = self.scale.evaluate(env), self.shift.evaluate(env)
         return self._scatter(scale * (h - w * shift)), self._scatter(scale**2 * w)
 
@@ -99,32 +99,32 @@ class Predictor:
 
 
 def subexpressions(expression: Expression) -> Iterator[Expression]:
-    """An expression and all expressions in it, each before its children."""
+    """Yield an expression and all expressions in it, each before its children."""
     yield expression
     for child in expression.children:
         yield from subexpressions(child)
 
 
 def latents_of(expression: Expression) -> dict[tuple, Latent | Latents | Selected]:
-    """The latent symbols that an expression contains, by key."""
+    """Return the latent symbols that an expression contains, by key."""
     nodes = subexpressions(expression)
     return {node.key: node for node in nodes if isinstance(node, (Latent, Latents, Selected))}
 
 
 def positions_of(expression: Expression) -> list[int]:
-    """The positions of the latents that an expression depends on."""
+    """Return the positions of the latents on which an expression depends."""
     latents = latents_of(expression).values()
     positions = ([node.position] if isinstance(node, Latent) else range(node.size) for node in latents)
     return list(dict.fromkeys(chain.from_iterable(positions)))
 
 
 def parameters_of(expression: Expression) -> dict[str, ParameterSymbol]:
-    """The parameters that an expression contains, by name."""
+    """Return the parameters that an expression contains, by name."""
     return {node.name: node for node in subexpressions(expression) if isinstance(node, ParameterSymbol)}
 
 
 def affine(expression: Expression) -> Predictor | None:
-    """An expression as a predictor, None if it is not affine. Raises SharedPredictorError if it mixes latents."""
+    """Return an expression as a predictor, or None unless affine. Raise SharedPredictorError if it mixes latents."""
     latent, scale, shift = _affine_coefficients(expression) or (None, ZERO, ZERO)
     return Predictor(latent, scale, shift) if isinstance(latent, (Latent, Latents)) else None
 
@@ -159,7 +159,7 @@ def _affine_coefficients(expression: Expression) -> tuple[Expression | None, Exp
 
 
 class Auxiliary(Expression):
-    """The symbol of an auxiliary variable; it counts as a coefficient, free of the latents."""
+    """The symbol of an auxiliary variable. It counts as a coefficient, free of the latents."""
 
     def __init__(self, name: str, is_vector: bool):
         self.name = name
@@ -175,7 +175,7 @@ class Auxiliary(Expression):
         return env.parameters[self.name]  # type: ignore[return-value]
 
     def element(self, index: Part | None) -> Tree:
-        """The symbol with the given index."""
+        """Return the symbol with the given index."""
         return indexed(self.name, index)
 
     def notation(self, precedence: int = 0) -> Tree:
@@ -209,7 +209,7 @@ class Allocated(Expression):
 
 
 class Logarithm(Call):
-    """The logarithm by the argument's ``log_evaluate``, without overflow or cancellation."""
+    """The logarithm by ``log_evaluate`` of its argument, without overflow or cancellation."""
 
     def __init__(self, argument: Expression):
         super().__init__("log", argument)
@@ -219,9 +219,9 @@ class Logarithm(Call):
 
 
 class WeightedSum(Expression):
-    """constant + Σ_j weight_j value_j with weights and values >= 0; its logarithm never underflows.
+    """The sum constant + Σ_j weight_j value_j with weights and values >= 0; its logarithm never underflows.
 
-    ``terms`` are (weight, value, whether the product is summed over the latents); ``written`` is the printed sum.
+    ``terms`` are (weight, value, whether the product is summed over the latents). ``written`` is the printed sum.
     """
 
     nonnegative = True  # type: ignore[assignment]
@@ -264,7 +264,7 @@ class SiteTerm:
 
 
 def group_by_component(expression: Expression) -> Expression:
-    """A sum with its terms grouped by the mixture component whose indicator they contain."""
+    """Return a sum with its terms grouped by the mixture component whose indicator they contain."""
     groups: dict[tuple, tuple[Expression, list[Expression]]] = {}
     for term in expression.children if isinstance(expression, Sum) else ():
         factors = factors_of(term)
@@ -277,24 +277,24 @@ def group_by_component(expression: Expression) -> Expression:
 
 
 def auxiliaries_of(expression: Expression) -> list[Auxiliary]:
-    """The distinct auxiliaries in an expression, in order of appearance."""
+    """Return the distinct auxiliaries in an expression, in order of appearance."""
     return list({node.key: node for node in subexpressions(expression) if isinstance(node, Auxiliary)}.values())
 
 
 def substitute(expression: Expression, table: Mapping[tuple, Expression]) -> Expression:
-    """The expression with subexpressions replaced according to ``table``, by key."""
+    """Return the expression with subexpressions replaced according to ``table``, by key."""
     if expression.key in table:
         return table[expression.key]
     return rebuild(expression, [substitute(child, table) for child in expression.children])
 
 
 def rebuild(expression: Expression, children: list[Expression]) -> Expression:
-    """The expression with its children replaced."""
+    """Return the expression with other children."""
     return Logarithm(*children) if isinstance(expression, Logarithm) else algebra.rebuild(expression, children)
 
 
 def over_latents(expression: Expression) -> Expression:
-    """The sum over the latents if an expression is a vector over them, else the expression."""
+    """Return the sum over the latents if an expression is a vector over them, else the expression."""
     return Reduction("sum", expression) if expression.is_vector else expression
 
 
@@ -324,7 +324,7 @@ class Predictors:
 
     @property
     def latent_blocks(self) -> tuple[tuple[int, ...], ...]:
-        """The connected components of the latents, two being connected if a predictor combines them."""
+        """Return the connected components of the latents; a predictor connects the latents that it combines."""
         blocks: list[set[int]] = [{latent} for latent in range(self.num_latents)]
         for row in self.rows:
             touched = [block for block in blocks if block & set(row)]
@@ -333,7 +333,7 @@ class Predictors:
 
     @cached_property
     def columns_read(self) -> frozenset[int]:
-        """The columns of y that Φ depends on."""
+        """The columns of y on which Φ depends."""
         nodes = (node for row in self.rows for entry in row.values() for node in subexpressions(entry))
         return frozenset(node.column or 0 for node in nodes if isinstance(node, Observation))
 
@@ -349,24 +349,24 @@ class Predictors:
                 )
 
     def definitions(self) -> list[Tree]:
-        """The definition of each predictor, such as z = f[0] + f[1]."""
+        """Return the definition of each predictor, such as z = f[0] + f[1]."""
         return [line(self.symbol(p), "=", self.expression(p)) for p in range(len(self.rows))]
 
     def symbol(self, predictor: int) -> PredictorSymbol:
-        """The symbol of a predictor."""
+        """Return the symbol of a predictor."""
         return PredictorSymbol(predictor, len(self.rows), self.expression(predictor))
 
     def expression(self, predictor: int) -> Expression:
-        """A predictor as a combination of latents."""
+        """Return a predictor as a combination of latents."""
         row = self.rows[predictor].items()
         return add(*(multiply(coefficient, Latent(latent, self.num_latents)) for latent, coefficient in row))
 
     def latents_of(self, predictors: tuple[int, ...]) -> tuple[int, ...]:
-        """The latents that the given predictors combine."""
+        """Return the latents that the given predictors combine."""
         return tuple(sorted({latent for predictor in predictors for latent in self.rows[predictor]}))
 
     def matrix(self, y: ArrayLike, parameters: Mapping[str, ArrayLike]) -> Float[Array, "n P L"]:
-        """Φ of each datum; its coefficients may depend on y and parameters."""
+        """Return Φ of each datum; its coefficients may depend on y and parameters."""
         num_rows = jnp.shape(y)[0]
         env = Environment(y, jnp.zeros((num_rows, self.num_latents)), parameters)
         entries = [[row.get(latent, ZERO) for latent in range(self.num_latents)] for row in self.rows]
@@ -375,7 +375,7 @@ class Predictors:
 
 
 def over_predictors(formula: Expression, num_latents: int) -> tuple[Expression, Predictors]:
-    """A formula over its predictors, and these; NoAugmentationError if it has all latents and combinations of some."""
+    """Return a formula over its predictors, and these. Raise NoAugmentationError if it has f and combinations."""
     collector = _PredictorCollector(num_latents)
     collector.collect(formula)
     predictors = Predictors(tuple(collector.rows), num_latents)
@@ -383,19 +383,19 @@ def over_predictors(formula: Expression, num_latents: int) -> tuple[Expression, 
 
 
 def rewrite_if_fewer(formula: Expression, num_latents: int) -> tuple[Expression, Predictors | None]:
-    """The formula over its predictors if they are fewer than the latents, else the formula itself and None."""
+    """Return the formula over its predictors if they are fewer than the latents, else the formula and None."""
     try:
         over, predictors = _over_basis(*over_predictors(formula, num_latents))
     except NoAugmentationError:
         return formula, None
-    # Predictors that are one latent each, with an index from the data, couple none.
+    # Predictors that are one latent each, with an index from the data, couple no latents.
     only_select = all(isinstance(entry, Comparison) for row in predictors.rows for entry in row.values())
     is_smaller = len(predictors.rows) < num_latents and not only_select
     return (over, predictors) if is_smaller else (formula, None)
 
 
 def _over_basis(over: Expression, predictors: Predictors) -> tuple[Expression, Predictors]:
-    """The formula over the first predictors that span all, as two for f[0] + f[1], f[2] and f[2] - f[0] - f[1]."""
+    """Return the formula over the first predictors that span all: two for f[0] + f[1], f[2], f[2] - f[0] - f[1]."""
     rows, size = predictors.rows, predictors.num_latents
     if not all(isinstance(entry, Constant) for row in rows for entry in row.values()):
         return over, predictors
@@ -408,7 +408,7 @@ def _over_basis(over: Expression, predictors: Predictors) -> tuple[Expression, P
         return over, predictors
     fewer = Predictors(tuple(rows[number] for number in basis), size)
     weights = np.linalg.lstsq(matrix[basis].T, matrix.T)[0].T
-    # Whole numbers up to rounding are exact, 0 among them.
+    # Whole numbers up to rounding are exact, including 0.
     weights = np.where(np.abs(weights - np.round(weights)) < 1e-12, np.round(weights), weights)
     symbols = [fewer.symbol(number) for number in range(len(basis))]
     spanned = [add(*(multiply(float(w), z) for w, z in zip(row, symbols, strict=True) if w)) for row in weights]
@@ -446,7 +446,7 @@ class _PredictorCollector:
         return add(multiply(scale, predictors.symbol(index)), shift)
 
     def _index_and_scale(self, combination: Combination) -> tuple[int, Expression]:
-        """The index of the predictor that a combination is a multiple of (added if new), and the multiple."""
+        """Return the index of the predictor of which a combination is a multiple (added if new), and the multiple."""
         # What all coefficients are numbers times, as in y f[0] + y f[1]; not of numbers alone and indicators.
         common, *others = (split_number(coefficient)[1] for coefficient in combination.values())
         if isinstance(common, Constant | Comparison) or any(other.key != common.key for other in others):
@@ -459,7 +459,7 @@ class _PredictorCollector:
     def _index_and_number(self, combination: Combination) -> tuple[int, float]:
         scale = split_number(next(iter(combination.values())))[0]
         keys = [{latent: coefficient.key for latent, coefficient in existing.items()} for existing in self.rows]
-        # -z is a multiple of z also where the sign is in a sum of indicators.
+        # -z is a multiple of z, even if the sign is in a sum of indicators.
         for multiple in (scale, -scale):
             row = {latent: multiply(1.0 / multiple, coefficient) for latent, coefficient in combination.items()}
             row_keys = {latent: coefficient.key for latent, coefficient in row.items()}

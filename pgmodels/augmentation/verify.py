@@ -93,20 +93,20 @@ Values = Mapping[str, np.ndarray]
 
 
 class UnreadableError(VerificationError):
-    """A formula with words, or with functions that are not known."""
+    """Error for a formula with words or with unknown functions."""
 
 
 class UndefinedError(VerificationError):
-    """A formula with a symbol that is not defined before."""
+    """Error for a formula with a symbol that has no earlier definition."""
 
 
 @dataclass(frozen=True)
 class Reader:
     """Values of symbols, (..., n, entries): one entry, or one for each latent or column of y.
 
-    ``grids`` are the values of auxiliaries, (points, n, entries), and the logarithms of their weights, over which sums
-    and integrals are computed; ``functions`` are the printed definitions of functions of z, σ̃₊ and σ̃₋. With ``noise``
-    each intermediate value has a random relative error, except in conditions and exponents.
+    ``grids`` are the values of auxiliaries, (points, n, entries), and their log weights, for sums and integrals.
+    ``functions`` are the printed definitions of functions of z, σ̃₊ and σ̃₋. With ``noise``, each intermediate value
+    has a random relative error, except in conditions and exponents.
     """
 
     size: int
@@ -116,18 +116,18 @@ class Reader:
     noise: np.random.Generator | None = None
 
     def including(self, **values: np.ndarray) -> "Reader":
-        """The reader with more values."""
+        """Return the reader with more values."""
         return replace(self, values={**self.values, **values})
 
     @cached_property
     def exact(self) -> "Reader":
-        """The reader without noise."""
+        """Return the reader without noise."""
         return replace(self, noise=None)
 
     def value(self, tree: Tree) -> np.ndarray:
-        """The value of a formula. Raises UnreadableError or UndefinedError."""
+        """Return the value of a formula. Raise UnreadableError or UndefinedError."""
         value = self._value(tree)
-        # 1e4 times the relative error of rounding.
+        # 1e4 times the relative rounding error.
         return value if self.noise is None else value * (1.0 + 1e-12 * self.noise.uniform(-1.0, 1.0, np.shape(value)))
 
     def _value(self, tree: Tree) -> np.ndarray:
@@ -159,7 +159,7 @@ class Reader:
         raise UnreadableError(to_text(tree))
 
     def holds(self, condition: Tree) -> np.ndarray:
-        """Where a relation, or one of a list of intervals with conditions, holds."""
+        """Return a mask that is true if a relation, or one of a list of intervals with conditions, holds."""
         items = items_of(condition)
         if any(isinstance(item, Words) for item in items) or Operator(";", False) in items:
             return np.any(np.stack(np.broadcast_arrays(*map(self._inside, split(items, ";")))), axis=0)
@@ -173,7 +173,7 @@ class Reader:
         return true
 
     def _inside(self, items: Items) -> np.ndarray:
-        """Where an interval holds, and its condition if there is one."""
+        """Return a mask that is true inside an interval, and its condition if there is one."""
         groups = split_at(items, "where")
         return np.logical_and(*np.broadcast_arrays(*(self.holds(Chain(part)) for part in (groups * 2)[:2])))
 
@@ -205,7 +205,7 @@ class Reader:
         raise UnreadableError(name)
 
     def _of_marginal(self, definition: Tree, argument: Tree) -> np.ndarray:
-        """A function of the law of z under q, z affine in one latent with mean m and variance v."""
+        """Return a function of the law of z under q, for z affine in one latent with mean m and variance v."""
         m, half = self.values["m"], np.sqrt(self.values["v"])
         z, further = (self.including(f=f, z=f).value(argument) for f in (m, m + half))
         second = {"E[z]": z, "E[z^2]": z**2 + (further - z) ** 2}
@@ -229,7 +229,7 @@ class Reader:
         return total
 
     def _big(self, big: Big, items: Items) -> np.ndarray:
-        """A sum or product over the latents of the items, or a sum or integral over an auxiliary."""
+        """Return a sum or product over the latents of the items, or a sum or integral over an auxiliary."""
         last = next((i for i, item in enumerate(items) if isinstance(item, Differential)), None)
         variable = big.below if last is None else items[last].variable  # type: ignore[attr-defined]
         inside, after = (items, ()) if last is None else (items[:last], items[last + 1 :])
@@ -258,7 +258,7 @@ class Reader:
 
 
 def symbol_of(tree: Tree) -> str:
-    """The name of a symbol without its index: E[ω] of E[ω[c]], h of h[0]."""
+    """Return the name of a symbol without its index: E[ω] of E[ω[c]], h of h[0]."""
     match tree:
         case Applied(function, Bracketed(opening, Indexed(base, _), closing)):
             return to_text(Applied(function, Bracketed(opening, base, closing)))
@@ -268,12 +268,12 @@ def symbol_of(tree: Tree) -> str:
 
 
 def items_of(tree: Tree) -> tuple[Tree, ...]:
-    """The items of a line; a single tree is one item."""
+    """Return the items of a line; a single tree is one item."""
     return tree.items if isinstance(tree, Chain) else (tree,)
 
 
 def split(items: Items, *signs: str) -> list[tuple[Tree, ...]]:
-    """The items between signs; Apart is the sign ""."""
+    """Return the items between signs; Apart is the sign ""."""
     groups: list[list[Tree]] = [[]]
     for item in items:
         if (isinstance(item, Operator) and item.text in signs) or (isinstance(item, Apart) and "" in signs):
@@ -284,13 +284,13 @@ def split(items: Items, *signs: str) -> list[tuple[Tree, ...]]:
 
 
 def split_at(items: Items, word: str) -> list[tuple[Tree, ...]]:
-    """The items before and after the first words that contain a word."""
+    """Return the items before and after the first words that contain a word."""
     at = next((i for i, item in enumerate(items) if isinstance(item, Words) and word in item.text), None)
     return [tuple(items)] if at is None else [tuple(items[:at]), tuple(items[at + 1 :])]
 
 
 def after(items: Items, word: str) -> Chain:
-    """The items after the first words that contain a word. Raises UndefinedError if there are none."""
+    """Return the items after the first words that contain a word. Raise UndefinedError if there are none."""
     groups = split_at(items, word)
     if len(groups) < 2:
         raise UndefinedError(word)
@@ -298,7 +298,7 @@ def after(items: Items, word: str) -> Chain:
 
 
 def arguments(argument: Tree) -> list[tuple[Tree, ...]]:
-    """The arguments of a call, without words such as "rate"."""
+    """Return the arguments of a call, without words such as "rate"."""
     body = argument.body if isinstance(argument, Bracketed) else argument
     return [tuple(i for i in part if not isinstance(i, Words)) for part in split(items_of(body), ",", ";")]
 
@@ -353,14 +353,14 @@ class PrintedForm:
         }
         parameters = {PARAMETERS.get(name, name): np.atleast_2d(value) for name, value in case.parameters.items()}
         self.reader = Reader(size, {**parameters, **values})
-        # Draws of all auxiliaries as the engines have them.
+        # Draws of all auxiliaries by the engines.
         self.drawn: dict[str, np.ndarray] = {}
         self.unread: list[str] = []
         self.figure = 0.0
 
     def check(self) -> Check:
-        """Compare everything. Raises VerificationError at the first line with another value."""
-        # Formulas as they are printed take logarithms of 0 and overflow.
+        """Compare everything. Raise VerificationError at the first line with another value."""
+        # Printed formulas take logarithms of 0 and overflow.
         with np.errstate(all="ignore"):
             for part in (self.density, self.identities, self.conditionals, self.joint, self.updates, self.bound):
                 part()
@@ -368,7 +368,7 @@ class PrintedForm:
 
     @contextmanager
     def reading(self, line: Items) -> Iterator[None]:
-        """Note a line that cannot be read. Raises VerificationError for a symbol that is not defined."""
+        """Note a line that cannot be read. Raise VerificationError for an undefined symbol."""
         try:
             yield
         except UnreadableError:
@@ -384,7 +384,7 @@ class PrintedForm:
         slack: np.ndarray | float = 0.0,
         known: np.ndarray | bool = True,
     ) -> None:
-        """Compare (..., n, entries); values are not known where naive formulas overflow.
+        """Compare (..., n, entries). Values are unknown if naive formulas overflow.
 
         Raises VerificationError if the discrepancy beyond ``slack`` exceeds the rounding of printed numbers.
         """
@@ -399,13 +399,13 @@ class PrintedForm:
     def value(
         self, reader: Reader, formula: Items, function: Callable[[np.ndarray], np.ndarray] = np.asarray
     ) -> np.ndarray:
-        """A function of the value of a formula; NaN where the formula, which is written for readers, loses digits."""
+        """Return a function of the value of a formula; NaN if the formula, written for readers, loses digits."""
         noisy = replace(reader, noise=self.case.rng)
         exact, other = (function(r.value(Chain(tuple(formula)))) for r in (reader, noisy))
         return np.where(np.abs(other - exact) <= SIX_DIGITS * (1.0 + np.abs(exact)), exact, np.nan)
 
     def density(self) -> None:
-        """The density of y, and the predictors."""
+        """Compare the density of y, and the predictors."""
         line = split(self.lines[""][0], "")[0]
         with self.reading(line):
             density = self.value(self.reader, split(line, "=")[1], np.log)
@@ -420,7 +420,7 @@ class PrintedForm:
                     self.compare(line, self.value(self.reader.including(f=f), split(line, "=")[1]), value[:, None])
 
     def identities(self) -> None:
-        """Both sides of each identity, the auxiliary summed or integrated out."""
+        """Compare both sides of each identity, with the auxiliary summed or integrated out."""
         drawn = {name: value[0] for chain in self.case.chains for name, value in chain.items()}
         env, at_draws = self.case.env(self.case.f, **drawn), self.reader.including(**drawn)
         for rule, line in zip(self.augmentation.rules, self.lines.get("Augmentation", [])[1::2], strict=False):
@@ -447,7 +447,7 @@ class PrintedForm:
                     self.compare(line, sides[0], rule.factor.log_evaluate(env))
 
     def conditionals(self) -> None:
-        """The law of each auxiliary, and the sites given the auxiliaries, block by block."""
+        """Compare the law of each auxiliary, and the sites given the auxiliaries, block by block."""
         block = 0
         sites: dict[str, Items] = {}
         for line in self.lines["Complete conditionals (Gibbs)"]:
@@ -473,17 +473,17 @@ class PrintedForm:
                     self.site(line, symbol, right, self.reader, h if symbol_of(symbol) == "h" else w)
 
     def law(self, line: Items, block: int, name: str, law: Items) -> None:
-        """Compare the parameters of a printed law; the reader has the engines' draws where it is a law of the datum."""
+        """Compare the parameters of a printed law; the reader has the engines' draws if the law is of the datum."""
         engine, drawn = self.rules[name].law, self.case.chains[block][name][:POINTS]
         if engine is None:
             return
         env = self.case.env(self.case.f, **self.drawn)
         off = np.broadcast_to(np.asarray(engine.off(env)), drawn.shape)
-        # Of a variable without a law for a datum any value may be read; 1 is one.
+        # A variable without a law for a datum may have any value, e.g. 1.
         elsewhere: np.ndarray | float = 0.0 if _is_zero_by_parameters(engine) else 1.0
         if isinstance(engine, Categorical):
             elsewhere = self.case.rng.integers(1, len(engine.weights) + 1, drawn.shape)
-        # The intervals have conditions of their own.
+        # Each interval has its own condition.
         if not isinstance(engine, IntervalNormal) and not _is_zero_by_parameters(engine):
             law, *condition = split_at(law, ", where")
             on, *other = split_at(condition[0], "else") if condition else [()]
@@ -497,17 +497,17 @@ class PrintedForm:
             self.compare(line, got, expected, known=~off)
 
     def site(self, line: Items, symbol: Tree, right: Items, reader: Reader, expected: np.ndarray) -> None:
-        """Compare a printed site of one latent, or of each, with the engines' (..., n, latents)."""
+        """Compare a printed site of one latent, or of each latent, with the engines' site (..., n, latents)."""
         index = _index(symbol)
         at = slice(int(index), int(index) + 1) if index.isdigit() else slice(None)
         with self.reading(line):
             self.compare(line, self.value(reader, right), expected[..., at])
 
     def joint(self) -> None:
-        """The joint density of y and the auxiliaries."""
+        """Compare the joint density of y and the auxiliaries."""
         (line,) = self.lines["Augmented likelihood"]
         if len(self.augmentation.blocks) > 1:
-            # Each block draws allocations anew, so that other variables may have a law.
+            # Each block draws allocations again, so that other variables may have a law.
             self.reader = self.reader.including(**self.drawn)
         with self.reading(line):
             density = self.value(self.reader, split(line, "=")[1], np.log)
@@ -522,7 +522,7 @@ class PrintedForm:
                     self.compare(line, outside.value(Chain(split(line, "=")[1])), 0.0, known=on)
 
     def updates(self) -> None:
-        """Expectations and sites under q, and expectations at a point as means of draws."""
+        """Compare expectations and sites under q, and expectations at a point as means of draws."""
         m, v = self._moments()
         sites = dict(zip("hw", self.case.local_sites(m, v), strict=True))
         expected = self.case.run(self.expectations, m, v)
@@ -533,7 +533,7 @@ class PrintedForm:
                 if symbol in sites:
                     self.site(line, defined, right, readers[0], sites[symbol])
                 elif symbol in expected or symbol.startswith("ζ"):
-                    # nan if the definition cannot be read.
+                    # The value is nan if the definition cannot be read.
                     undefined = np.full((1, 1), np.nan)
                     got = [expected.get(symbol, undefined), undefined]
                     with self.reading(line):
@@ -544,14 +544,14 @@ class PrintedForm:
                     readers = [r.including(**{symbol: value}) for r, value in zip(readers, got, strict=True)]
 
     def expectations(self, m: Array, v: Array) -> dict[str, Array]:
-        """The engines' expectations of auxiliaries at q's marginals, by symbol."""
+        """Return the engines' expectations of auxiliaries at q's marginals, by symbol."""
         values: dict[str, Any] = {**self.case.parameters, VARIANCE: v}
         for symbol, formula in expectations(self.augmentation):
             values[symbol.name] = formula.evaluate(Environment(self.case.y, m, values))
         return {symbol_of(symbol.notation()): values[symbol.name] for symbol, _ in expectations(self.augmentation)}
 
     def bound(self) -> None:
-        """The local bound."""
+        """Compare the local bound."""
         m, v = self._moments()
         reader = self.marginal(m, v)
         line = next(line for line in self.lines["Local bound and ELBO"] if to_text(line[0]) == "B")
@@ -562,7 +562,7 @@ class PrintedForm:
         return np.clip(self.case.f, -3.0, 3.0), self.case.rng.uniform(0.2, 1.6, self.case.f.shape)
 
     def marginal(self, m: np.ndarray, v: np.ndarray) -> Reader:
-        """The reader of formulas of q's marginals, with the printed definitions of σ̃₊ and σ̃₋."""
+        """Return the reader of formulas of q's marginals, with the printed definitions of σ̃₊ and σ̃₋."""
         functions: dict[str, Tree] = {}
         for line in self.lines["Local bound and ELBO"]:
             is_root = isinstance(line[0], Words) and line[0].text == "Here, with"
@@ -573,7 +573,7 @@ class PrintedForm:
         return Reader(self.reader.size, {**known, "m": m, "v": v}, {}, functions)
 
     def means(self) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """By symbol: means of draws at ``case.f``, their slack for random error, and where that is known."""
+        """Return by symbol: means of draws at ``case.f``, their slack for random error, and a mask of known entries."""
         means = {}
         for symbol, _ in expectations(self.augmentation):
             allocated = symbol.auxiliary if isinstance(symbol.auxiliary, Allocated) else None
@@ -587,8 +587,8 @@ class PrintedForm:
             count = np.maximum(on.sum(axis=0), 1)
             mean = np.where(on, draws, 0.0).sum(axis=0) / count
             squares = np.where(on, (draws - mean) ** 2, 0.0)
-            # A few draws that dominate the variance leave the standard error unreliable. A value that was never drawn
-            # may still have probability 1 / DRAWS.
+            # If a few draws dominate the variance, the standard error is unreliable. A value that was never drawn may
+            # still have probability 1 / DRAWS.
             known = (count > DRAWS // 20) & (squares.max(axis=0) <= 0.02 * squares.sum(axis=0) + SIX_DIGITS)
             slack = STANDARD_ERRORS * (np.sqrt(squares.sum(axis=0)) / count + 2.0 / count)
             means[symbol_of(symbol.notation())] = mean, slack, known
@@ -596,7 +596,7 @@ class PrintedForm:
 
 
 def _statements(line: Items) -> Iterator[tuple[Tree, Items]]:
-    """The symbol and the right side of each equation, the last one first: it defines symbols of the others."""
+    """Return the symbol and right side of each equation, the last first: it defines symbols of earlier ones."""
     for statement in reversed(split(line, "")):
         sides = split(statement, "=")
         if len(sides) == 2 and len(sides[0]) == 1:
@@ -604,7 +604,7 @@ def _statements(line: Items) -> Iterator[tuple[Tree, Items]]:
 
 
 def _is_zero_by_parameters(law: Law) -> bool:
-    """Whether parameters of 0 make a variable 0, so that its law needs no condition."""
+    """Return whether parameters of 0 make a variable 0, so that its law needs no condition."""
     return law.is_zero_where_off and not isinstance(law, Categorical)
 
 
@@ -612,7 +612,7 @@ def _index(tree: Tree) -> str:
     return to_text(tree.index) if isinstance(tree, Indexed) else ""
 
 
-# What a reader computes of a law, and what the engines compute, by the law's class.
+# The numbers of a law by a reader, and by the engines, by the law's class.
 _Pairs = list[tuple[ArrayLike, ArrayLike]]
 
 
@@ -685,7 +685,7 @@ _LAWS: dict[type, Callable[[Any, str, Items, Reader, Environment], _Pairs]] = {
 
 @dataclass(frozen=True)
 class Verification:
-    """The results of the checks of one derivation, all passed."""
+    """The results of the checks of one derivation; all have passed."""
 
     checks: tuple[Check, ...]
 
@@ -712,8 +712,8 @@ def verify_augmentation(
 ) -> Verification:
     """Check a derivation numerically at observations from its support, or at rows of ``y``.
 
-    Raises VerificationError naming the first failed check, its discrepancy and the point; ValueError if no valid
-    observations are available.
+    Raises VerificationError, naming the first failed check, its discrepancy and the point. Raises ValueError if there
+    are no valid observations.
     """
     rng = as_generator(seed)
     rows = _observations(augmentation, parameters, support, rng, y)
@@ -731,7 +731,7 @@ def _observations(
     rng: np.random.Generator,
     y: ArrayLike | None,
 ) -> np.ndarray:
-    """ROWS observations that meet the derivation's requirements and have a finite log density."""
+    """Return ROWS observations that meet the derivation's requirements and have a finite log density."""
     accepted: list[np.ndarray] = []
     observed = None if y is None else np.asarray(y, dtype=np.float64)
     for _ in range(40):

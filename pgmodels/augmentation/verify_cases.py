@@ -22,7 +22,7 @@ from pgmodels.runtime.messages import shorten
 
 ROWS = 8
 DRAWS = 2000
-# Latent points or auxiliary draws per check: the same for all, so that few shapes are compiled.
+# Number of latent points or auxiliary draws per check. It is the same for all, so that few shapes are compiled.
 POINTS = 8
 
 INTEGRATES = "the auxiliaries integrate back to the likelihood"
@@ -33,11 +33,11 @@ TIGHT = "the bound is tight"
 BELOW = "the bound is below"
 GRADIENT = "the site is the gradient"
 RISES = "the ELBO rises"
-PRINTED = "the printed form is what is computed"
+PRINTED = "the printed form equals the computed form"
 
 # Rounding between two evaluations of the same number, relative to its summands; log-gammas lose 3 digits.
 ROUNDING = 1e-9
-# Numbers are printed with six digits, 5e-6 of their size; logarithms of powers multiply that by the exponents.
+# Printed numbers have six digits, an error of 5e-6 of their size; logarithms of powers multiply it by the exponents.
 SIX_DIGITS = 1e-4
 # Standard errors. With about 100 comparisons per formula, a false alarm occurs once in 5 million formulas.
 STANDARD_ERRORS = 6.0
@@ -63,7 +63,7 @@ class Case:
     _programs: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function compiled, one program per shape, instead of operation by operation."""
+        """Call a function compiled, with one program per shape, instead of operation by operation."""
         if function not in self._programs:
             # A new function each time: JAX would reuse programs of earlier checks even if the rules have changed since.
             self._programs[function] = compiled(lambda *traced: function(*traced), optimise=False)
@@ -71,7 +71,7 @@ class Case:
 
     @cached_property
     def chains(self) -> list[dict[str, np.ndarray]]:
-        """DRAWS draws of each block's auxiliaries given f."""
+        """Return DRAWS draws of each block's auxiliaries given f."""
         f = np.broadcast_to(self.f, (DRAWS, *self.f.shape))
         draws = (partial(self.augmentation.draw_chain, block=b) for b in range(len(self.augmentation.blocks)))
         chains = [self.run(draw, self._key(), f, self.y, self.parameters) for draw in draws]
@@ -81,23 +81,23 @@ class Case:
         return jax.random.key(int(self.rng.integers(2**31)))
 
     def points(self, spread: float) -> np.ndarray:
-        """Random latent points (POINTS, n, latents) with nonzero mean; the first is ``f``."""
+        """Return random latent points (POINTS, n, latents) with nonzero mean; the first is ``f``."""
         f = self.rng.normal(0.4, spread, (POINTS, *self.f.shape))
         f[0] = self.f
         return f
 
     def env(self, f: Any, **auxiliaries: np.ndarray) -> Environment:
-        """The environment at latent values f, with auxiliaries by name."""
+        """Return the environment at latent values f, with auxiliaries by name."""
         return Environment(self.y, f, {**self.parameters, **auxiliaries})
 
     def log_density(self, f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The formula's log p(y | f), (..., n), and its rounding error; nan where the formula loses all digits.
+        """Return the formula's log p(y | f), (..., n), and its rounding error; nan if the formula loses all digits.
 
-        A formula such as 1 - sigmoid(f) cancels at large f. The error is estimated from the same formula in single
+        A formula such as 1 - sigmoid(f) cancels at large f. Its error is estimated from the same formula in single
         precision, whose rounding unit is 2^29 times larger.
         """
         exact = self.log_density_alone(f)
-        # JAX (0.10.1) would pass an array as doubles where an earlier program in doubles holds it.
+        # JAX (0.10.1) would pass an array as doubles if an earlier program in doubles holds it.
         arguments = jax.tree.map(np.float32, (self.y, f, self.parameters))
         with jax.enable_x64(False):
             single = np.asarray(self.run(self.augmentation.predictor_log_density, *arguments), np.float64)
@@ -107,20 +107,20 @@ class Case:
         return np.where(np.isfinite(error), exact, np.nan), error
 
     def local_bound(self, m: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """B(m, v + m^2) of each datum."""
+        """Return B(m, v + m^2) of each datum."""
         return np.asarray(self.run(self.augmentation.local_bound, m, v, self.y, self.parameters))
 
     def local_sites(self, m: np.ndarray, v: np.ndarray) -> list[np.ndarray]:
-        """The potentials and precisions from the gradient of the bound."""
+        """Return the potentials and precisions from the gradient of the bound."""
         return [np.asarray(site) for site in self.run(self.augmentation.local_sites, m, v, self.y, self.parameters)]
 
     def sites_given(self, auxiliaries: Mapping[str, np.ndarray], f: np.ndarray, block: int) -> list[np.ndarray]:
-        """The sites of a block of latents given the auxiliaries."""
+        """Return the sites of a block of latents given the auxiliaries."""
         sites = partial(self.augmentation.sites_given, block=block)
         return [np.asarray(site) for site in self.run(sites, auxiliaries, f, self.y, self.parameters)]
 
     def log_density_alone(self, z: np.ndarray) -> np.ndarray:
-        """log p(y | z) in the current floating-point precision, without an error estimate."""
+        """Return log p(y | z) in the current floating-point precision, without an error estimate."""
         return np.asarray(self.run(self.augmentation.predictor_log_density, self.y, z, self.parameters))
 
     def check(
@@ -161,13 +161,13 @@ class Case:
 
 
 def relative(value: np.ndarray, expected: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """|value - expected| beyond the rounding error of ``expected``, relative to 1 + |expected|."""
+    """Return |value - expected| beyond the rounding error of ``expected``, relative to 1 + |expected|."""
     with np.errstate(invalid="ignore"):
         return np.maximum(np.abs(value - expected) - error, 0.0) / (1.0 + np.abs(expected))
 
 
 def bound_is_tight(case: Case) -> Check:
-    """B(m, 0) = log p(y | m), for moderate and large |m|."""
+    """Check that B(m, 0) = log p(y | m), for moderate and large |m|."""
     f = case.points(1.5)
     f[1] = np.where(case.rng.uniform(size=f[1].shape) < 0.5, -40.0, 40.0)
     f[2] = -f[1]
@@ -177,10 +177,10 @@ def bound_is_tight(case: Case) -> Check:
 
 
 def bound_is_below(case: Case) -> Check:
-    """B(m, v) <= E log p(y | f), by the trapezoid rule for up to two latents and by simulation for more."""
+    """Check that B(m, v) <= E log p(y | f): the trapezoid rule for up to two latents, simulation for more."""
     size = case.augmentation.size
     m, v = np.clip(case.f, -3.0, 3.0), case.rng.uniform(0.2, 1.6, case.f.shape)
-    # The trapezoid rule is exact to rounding for smooth integrands; at kinks its error is far below the bound's gap.
+    # The trapezoid rule is exact to rounding for smooth integrands. At kinks, its error is far below the bound's gap.
     tolerance = 1e-8
     if size > 2:
         half = case.rng.normal(size=(2048, *m.shape))
@@ -201,7 +201,7 @@ def bound_is_below(case: Case) -> Check:
 
 
 def site_is_gradient(case: Case) -> Check:
-    """h = ∂B/∂m and w = -2 ∂B/∂s by finite differences, and w >= 0."""
+    """Check that h = ∂B/∂m and w = -2 ∂B/∂s by finite differences, and that w >= 0."""
     size = case.augmentation.size
     m, v = case.f, case.rng.uniform(0.2, 1.6, case.f.shape)
     h, w = case.local_sites(m, v)
@@ -210,7 +210,7 @@ def site_is_gradient(case: Case) -> Check:
     by_m, by_s, largest = np.zeros_like(h), np.zeros_like(w), np.zeros((ROWS, 1))
     for latent in range(size):
         one = offset * np.eye(size)[latent]
-        # In m at fixed s, where v = s - m^2 falls by 2 m δ + δ^2; then in s.
+        # First in m at fixed s, for which v = s - m^2 falls by 2 m δ + δ^2; then in s.
         means = np.concatenate([m + one, np.broadcast_to(m, (4, *m.shape))])
         variances = np.concatenate([v - 2 * m * one - one**2, v + one])
         bound = case.local_bound(means, variances)
@@ -226,7 +226,7 @@ def site_is_gradient(case: Case) -> Check:
 
 
 def elbo_rises(case: Case) -> Check:
-    """The ELBO never decreases over ten block-wise CAVI sweeps under a Gaussian prior with nonzero mean."""
+    """Check that the ELBO never decreases in ten CAVI sweeps by block, under a Gaussian prior with nonzero mean."""
     size, distance = case.augmentation.size, np.abs(np.subtract.outer(np.arange(ROWS), np.arange(ROWS)))
     prior = 1.7 * np.exp(-0.4 * distance)
     mean = 0.5 + 0.7 * np.cos(np.arange(ROWS)[:, None] + np.arange(size))
@@ -260,14 +260,14 @@ def _variances(covariance: np.ndarray) -> np.ndarray:
 
 
 def integrates_back(case: Case) -> Check:
-    """Integrating out each rule's auxiliary gives the rule's factor, and the factors multiply to the formula."""
-    # Quadrature of a Pólya-Gamma density stops where its series cancels: the tail beyond has up to 1e-5 of the mass.
+    """Check that each rule's factor is its augmented form integrated out, and that factors multiply to the formula."""
+    # Quadrature of a Pólya-Gamma density stops where its series cancels. The tail beyond has up to 1e-5 of the mass.
     tolerance = 3e-5
     total = np.asarray(case.run(partial(_log_product, case.augmentation), case.env(case.f)))
     expected, error = case.log_density(case.f)
     checks = [case.check(INTEGRATES, relative(total, expected, error), tolerance, case.f, ~np.isnan(expected))]
     drawn = {name: value for chain in case.chains for name, value in chain.items()}
-    # Fix earlier auxiliaries at small values, for which the series and sums of later ones are short.
+    # Earlier auxiliaries are fixed at small values, for which the series and sums of later ones are short.
     values = {name: np.minimum(value[0], 12.0) for name, value in drawn.items()}
     for rule in case.augmentation.rules:
         if rule.auxiliary is not None:
@@ -286,7 +286,7 @@ def _log_product(augmentation: Augmentation, env: Environment) -> Array:
 def _integral(
     case: Case, rule: Rule, values: dict[str, np.ndarray], centre: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Log integral over the auxiliary, log factor, and where the integral can be computed."""
+    """Return the log integral over the auxiliary, the log factor, and a mask of computable integrals."""
     env, name, law = case.env(case.f, **values), *_drawn(rule)
     grid = law.grid(centre, env)
     at = case.env(case.f, **{**values, name: grid.values})
@@ -295,7 +295,7 @@ def _integral(
     weighed = np.where(np.isnan(log_joint), -np.inf, log_joint + grid.log_measure)
     log_integral = np.logaddexp.reduce(weighed, axis=0)
     log_factor = np.broadcast_to(np.asarray(case.run(rule.factor.log_evaluate, env)), centre.shape)
-    # A factor to the power zero has no auxiliary: its augmented form must be 1.
+    # A factor to the power zero has no auxiliary, so its augmented form must be 1.
     off = np.broadcast_to(law.off(env), centre.shape)
     return np.where(off, log_joint[0], log_integral), log_factor, np.broadcast_to(grid.known, centre.shape)
 
@@ -307,7 +307,7 @@ def _drawn(rule: Rule) -> tuple[str, Law]:
 
 
 def joint_minus_conditional(case: Case) -> Check:
-    """log joint - log conditional = log p(y | f), at draws of the auxiliaries and at perturbed values."""
+    """Check that log joint - log conditional = log p(y | f), at draws of the auxiliaries and at perturbed values."""
     f = case.f
     expected, error = case.log_density(f)
     checks = []
@@ -320,7 +320,7 @@ def joint_minus_conditional(case: Case) -> Check:
             env = case.env(f, **auxiliaries)
             log_densities = (laws[name].log_density(value, env) for name, value in auxiliaries.items())
             conditional = np.asarray(sum(jnp.sum(part, axis=-1) for part in log_densities))
-            # Neither is finite where the series of a Pólya-Gamma density cancels or a draw underflows.
+            # Neither is finite if the series of a Pólya-Gamma density cancels or a draw underflows.
             known = (np.isfinite(joint) | np.isfinite(conditional)) & ~np.isnan(expected)
             with np.errstate(invalid="ignore"):
                 difference = np.maximum(np.abs(joint - conditional - expected) - error, 0.0)
@@ -330,7 +330,7 @@ def joint_minus_conditional(case: Case) -> Check:
 
 
 def site_is_joint(case: Case) -> Check:
-    """As a function of a block's latents, the log joint is h f - w f^2 / 2 plus a constant."""
+    """Check that the log joint, as a function of a block's latents, is h f - w f^2 / 2 plus a constant."""
     checks = []
     for block, chain in enumerate(case.chains):
         auxiliaries = {name: value[0] for name, value in chain.items()}
@@ -348,7 +348,7 @@ def site_is_joint(case: Case) -> Check:
 
 
 def draws_follow_conditional(case: Case) -> Check:
-    """The mean of exp(h δ - w ((f + δ)^2 - f^2) / 2) over draws of the sites at f is p(y | f + δ) / p(y | f)."""
+    """Check that exp(h δ - w ((f + δ)^2 - f^2) / 2) has the mean p(y | f + δ) / p(y | f) over draws of the sites."""
     size = case.augmentation.size
     f = np.broadcast_to(case.f, (DRAWS, *case.f.shape))
     log_density_at_f, error_at_f = case.log_density(case.f)
@@ -366,9 +366,9 @@ def draws_follow_conditional(case: Case) -> Check:
                 log_ratio = log_density - log_density_at_f
                 weight = np.exp(slope[..., latent] * step - 0.5 * w[..., latent] * step**2 - log_ratio)
                 mean, spread = weight.mean(axis=0), weight.std(axis=0) / DRAWS**0.5
-                # Rare counts: a value that was never drawn may still have probability 1 / DRAWS.
+                # For rare counts, a value that was never drawn may still have probability 1 / DRAWS.
                 spread = spread + rare + error + error_at_f + ROUNDING * (1.0 + np.abs(log_density_at_f))
-                # Skip data where a few draws dominate the variance: the standard error is unreliable.
+                # Data are skipped if a few draws dominate the variance, since the standard error is unreliable.
                 squares = (weight - 1.0) ** 2
                 known = (squares.max(axis=0) <= 0.02 * squares.sum(axis=0) + ROUNDING) & ~np.isnan(log_ratio)
                 if known.any():

@@ -38,8 +38,8 @@ MissingChoice = Literal["raise", "drop", "predict"]
 class Missing(NamedTuple):
     """Rows of the data without an observation, which ``missing="predict"`` keeps.
 
-    ``rows`` (m,) are their numbers, ``X`` (m, d) their inputs, and ``covariates`` the columns of y after the first,
-    None if there are none: arguments of ``predict`` and ``predict_latent``.
+    ``rows`` (m,) are their row numbers and ``X`` (m, d) their inputs. ``covariates`` are the columns of y after the
+    first, or None. They are arguments of ``predict`` and ``predict_latent``.
     """
 
     rows: Int[np.ndarray, " m"]
@@ -48,14 +48,14 @@ class Missing(NamedTuple):
 
 
 def check_missing(missing: object) -> None:
-    """Raise ValueError for an unknown choice."""
+    """Raise ValueError if the choice is unknown."""
     choices = get_args(MissingChoice)
     if not isinstance(missing, str) or missing not in choices:
         raise ValueError(f"missing must be one of {', '.join(map(repr, choices))}; got {missing!r}.")
 
 
 def without_value(y: np.ndarray, num_covariates: int, num_rows: int) -> np.ndarray:
-    """Whether an observation is missing, (n,): NaN in a column of y before its covariates; False for y of no (n, k)."""
+    """Return whether an observation is missing, (n,): NaN in y before its covariates. False if y is not (n, k)."""
     if y.ndim not in (1, 2) or len(y) != num_rows:
         return np.zeros(num_rows, dtype=bool)
     columns = y[:, None] if y.ndim == 1 else y
@@ -63,24 +63,24 @@ def without_value(y: np.ndarray, num_covariates: int, num_rows: int) -> np.ndarr
 
 
 def check_covariates_of(rows: np.ndarray, y: np.ndarray, num_covariates: int) -> None:
-    """Raise ValueError, naming row and column, if covariates of rows that are to be predicted are not finite."""
+    """Raise ValueError, naming row and column, if covariates of rows to be predicted are not finite."""
     first = y.shape[1] - num_covariates
     bad = np.argwhere(~np.isfinite(y[rows, first:]))
     if bad.size:
         row, column = rows[bad[0][0]], first + bad[0][1]
         raise ValueError(
             f"y[{column}] is a covariate and must be finite in rows that are to be predicted; got {y[row, column]} in "
-            f"row {row}, column {column} of y. Impute it, or leave rows without y out with missing='drop'."
+            f"row {row}, column {column} of y. Impute it, or omit rows without y with missing='drop'."
         )
 
 
 def name_rows(rows: np.ndarray) -> str:
-    """Row numbers in words, at most ten."""
+    """Return row numbers in words, ten at most."""
     shown = ", ".join(map(str, rows[:10])) + (f" and {len(rows) - 10} more" if len(rows) > 10 else "")
     return f"row{'s' * (len(rows) > 1)} {shown}"
 
 
-# Text, dates and times in data: recognising them, and the errors where numbers are needed.
+# Text, dates and times in data: how they are recognised, and the errors if numbers are needed.
 
 NUMBER, BOOLEAN, LEVEL, ORDERED, DURATION = "number", "boolean", "level", "ordered", "duration"
 IDENTIFIER = "identifier"
@@ -91,10 +91,10 @@ PLURALS = {
     IDENTIFIER: "whole numbers", DURATION: "durations", DATE: "dates or times without a time zone",
     ZONED: "times with a time zone",
 }  # fmt: skip
-# Whole numbers up to this one are exact in float64.
+# Whole numbers up to this limit are exact in float64.
 EXACT = 2.0**53
 _ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ]\d{2}(:?\d{2}(:?\d{2}([.,]\d+)?)?)?(Z|[+-]\d{2}(:?\d{2})?)?)?)?")
-# Types of missing entries of Python and pandas; missing numbers are NaN.
+# Types of missing entries in Python and pandas; a missing number is NaN.
 _MISSING = ("NoneType", "NAType", "NaTType")
 _TEXT = "Text is never converted to numbers implicitly."
 _REMEDIES = {
@@ -117,12 +117,12 @@ _REMEDIES_OF_INPUTS = {
 
 
 def kind_of(entry: type) -> str:
-    """The kind of entries of a type: number, complex, text, date, duration, time, missing or object."""
+    """Return the kind of entries of a type: number, complex, text, date, duration, time, missing or object."""
     if entry.__name__ in _MISSING:
         return "missing"
     if entry.__name__ == "Period":
         return "date"
-    # The order matters: NumPy's duration type is a subclass of its integer type.
+    # The order matters, since NumPy's duration type is a subclass of its integer type.
     kinds = {
         "text": (str, bytes),
         "date": (date, np.datetime64),
@@ -135,17 +135,17 @@ def kind_of(entry: type) -> str:
 
 
 def is_missing(entry: object) -> bool:
-    """Whether an entry is None, NaN or NaT, or missing for pandas."""
+    """Return whether an entry is None, NaN or NaT, or missing in pandas."""
     return entry is None or type(entry).__name__ in ("NAType", "NaTType") or entry != entry
 
 
 def as_python(entry: object) -> Any:
-    """An entry as a Python object, not of a NumPy type other than its times, which may be finer than Python's."""
+    """Return an entry as a Python object. NumPy times are unchanged, since they may be finer than Python's."""
     return entry.item() if isinstance(entry, np.generic) and entry.dtype.kind not in "mM" else entry
 
 
 def numbers_in(array: np.ndarray) -> np.ndarray | None:
-    """An array as float64; None if an entry is not a number."""
+    """Return an array as float64, or None if an entry is not a number."""
     if array.dtype.kind in "biuf":
         return array.astype(np.float64, copy=False)
     if array.dtype.kind != "O":
@@ -163,21 +163,21 @@ def numbers_in(array: np.ndarray) -> np.ndarray | None:
 
 
 def is_polars_frame(value: object) -> bool:
-    """Whether a value is a polars frame; converted as one array, its dates would become numbers."""
+    """Return whether a value is a polars frame. If it became one array, its dates would become numbers."""
     return hasattr(value, "with_columns") and hasattr(value, "__array__")
 
 
 def as_array_code(value: object, name: str) -> str:
-    """Code that converts a value to an array: its name if it is one."""
+    """Return code that converts a value to an array: its name if it is an array."""
     if isinstance(value, np.ndarray):
         return name
     return f"{name}.to_numpy()" if hasattr(value, "to_numpy") else f"numpy.asarray({name})"
 
 
 def describe(columns: Iterable[tuple[Any, np.ndarray]], name: str, *, is_input: bool, is_new: bool) -> str:
-    """An error message: the first entry of columns, with their labels, that is not a number, and a remedy.
+    """Return an error message: the first entry of labelled columns that is not a number, and a remedy.
 
-    ``is_input`` is of inputs, which data frames convert; ``is_new`` of new inputs of a model of an array of numbers.
+    ``is_input`` means inputs, which data frames convert; ``is_new`` means new inputs of a model of a numeric array.
     """
     faults = []
     for label, entries in columns:
@@ -187,7 +187,7 @@ def describe(columns: Iterable[tuple[Any, np.ndarray]], name: str, *, is_input: 
             faults.append((kind, np.ravel(entries)[row], place))
     if not faults:
         return f"{name} must be numeric; got numbers beyond float64, or more than two dimensions. Give numbers."
-    # What no conversion makes numbers comes first.
+    # Entries that no conversion can turn into numbers come first.
     kind, first, place = next((fault for fault in faults if fault[0] in ("mixed", "object", "complex")), faults[0])
     lead = f"{name} must be numeric; got {as_python(first)!r} of type {type(as_python(first)).__name__}"
     if kind in ("date", "duration", "time") or kind_of(type(first)) in ("date", "duration", "time"):
@@ -201,7 +201,7 @@ def describe(columns: Iterable[tuple[Any, np.ndarray]], name: str, *, is_input: 
 
 
 def labelled_columns(value: Any) -> Iterator[tuple[Any, np.ndarray]]:
-    """Labels and entries of the columns of a value; the label is None for one-dimensional values and scalars."""
+    """Return labels and entries of the columns of a value; the label is None for scalars and one dimension."""
     if hasattr(value, "iloc") or is_polars_frame(value):
         labels = list(getattr(value, "columns", [])) if np.ndim(value) == 2 else []
         if labels and len(set(labels)) == len(labels):
@@ -209,7 +209,7 @@ def labelled_columns(value: Any) -> Iterator[tuple[Any, np.ndarray]]:
             return
     array = np.asarray(value)
     if array.dtype.kind in "US":
-        # NumPy converts numbers mixed with text to text.
+        # NumPy converts a mixture of numbers and text to text.
         array = np.asarray(value, dtype=object)
     if array.ndim == 2:
         yield from enumerate(array.T)
@@ -218,7 +218,7 @@ def labelled_columns(value: Any) -> Iterator[tuple[Any, np.ndarray]]:
 
 
 def kind_of_entries(entries: np.ndarray) -> tuple[str, int]:
-    """The common kind of entries (n,), ignoring missing ones, and the first entry that is not a number."""
+    """Return the common kind of entries (n,), ignoring missing ones, and the first entry that is not a number."""
     entries = np.atleast_1d(entries)
     if entries.dtype.kind in "biuf":
         return "number", 0
@@ -258,18 +258,18 @@ def _is_number(text: str | bytes) -> bool:
     return True
 
 
-# Columns of data frames as numbers: text and categories by codes, dates by days, in the same way for new data.
+# Columns of data frames as numbers, the same for new data: codes for text and categories, days for dates.
 
-# Kinds whose entries become the numbers of their levels.
+# Kinds whose entries are converted to the numbers of their levels.
 _CODED = (LEVEL, ORDERED, IDENTIFIER)
 
 
 class Column(NamedTuple):
     """A column of a data frame, and how its entries become numbers.
 
-    ``kind`` is "number", "level" for text and categories without an order, whose codes are their places in ``levels``,
-    "ordered" for ordered categories, "identifier" for whole numbers that float64 does not hold, "date" or "date with a
-    zone" for days since ``origin``, or "duration" for days.
+    ``kind`` is one of the following. "number". "level": text and categories without an order, whose codes are their
+    places in ``levels``. "ordered": ordered categories. "identifier": whole numbers that float64 cannot hold. "date" or
+    "date with a zone": days since ``origin``. "duration": days.
     """
 
     name: str
@@ -292,7 +292,7 @@ Columns = tuple[Column, ...]
 
 
 def as_frame(value: Any) -> "nw.DataFrame[Any] | None":
-    """A data frame of any library; None for other values, and for a frame whose column names are not all text."""
+    """Return a data frame of any library, or None for other values and for frames with column names other than text."""
     if isinstance(value, np.ndarray):
         return None
     import narwhals.stable.v2 as nw
@@ -304,7 +304,7 @@ def as_frame(value: Any) -> "nw.DataFrame[Any] | None":
 
 
 def as_identifiers(value: object, known: Columns | None = None) -> "nw.DataFrame[Any] | None":
-    """An array (n, d) as a data frame if it, or ``known`` columns, have whole numbers beyond float64; else None."""
+    """Return an array (n, d) as a data frame if it, or a ``known`` column, has numbers beyond float64, else None."""
     try:
         array = value if isinstance(value, np.ndarray) else np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
@@ -325,7 +325,7 @@ def as_identifiers(value: object, known: Columns | None = None) -> "nw.DataFrame
 
 
 def columns_of(frame: "nw.DataFrame[Any]", name: str) -> Columns:
-    """How the columns of a frame of training data become numbers; ValueError for a column that has none."""
+    """Return how the columns of a training frame become numbers. Raise ValueError for a column that cannot."""
     columns = [_frame_column(frame[label]) for label in frame.columns]
     if None in columns:
         labels = [label for label, column in zip(frame.columns, columns, strict=True) if column is None]
@@ -335,10 +335,10 @@ def columns_of(frame: "nw.DataFrame[Any]", name: str) -> Columns:
 
 
 def encoded(frame: "nw.DataFrame[Any]", columns: Columns, name: str, may_be_new: Collection[str] = ()) -> np.ndarray:
-    """A frame as a float64 array (n, d), its columns selected by name; missing entries are NaN.
+    """Return a frame as a float64 array (n, d), its columns selected by name; missing entries are NaN.
 
-    New levels of the columns ``may_be_new`` get codes of their own.
-    Raises ValueError for missing columns, and for unknown levels and entries of another kind.
+    New levels of the columns ``may_be_new`` get new codes. Raises ValueError for missing columns, unknown levels, and
+    entries of another kind.
     """
     missing = [column.name for column in columns if column.name not in frame.columns]
     if missing:
@@ -351,7 +351,7 @@ def encoded(frame: "nw.DataFrame[Any]", columns: Columns, name: str, may_be_new:
 
 
 def with_new_levels(columns: Columns, frame: "nw.DataFrame[Any]", may_be_new: Collection[str]) -> Columns:
-    """The columns, with new levels of a frame after the known ones, as ``encoded`` codes them."""
+    """Return the columns with a frame's new levels after the known ones, in the order of ``encoded``."""
     coded = {column.name for column in columns if column.kind in _CODED} & set(may_be_new) & set(frame.columns)
     return tuple(
         column._replace(levels=(*column.levels, *_new_levels(frame[column.name], column)))
@@ -367,7 +367,7 @@ def _new_levels(series: "nw.Series[Any]", column: Column) -> list[Any]:
 
 
 def _frame_column(series: "nw.Series[Any]") -> Column | None:
-    """How a column becomes numbers; None for one without numbers, and for text that holds numbers or dates."""
+    """Return how a column becomes numbers, or None if it cannot, e.g. text that holds numbers or dates."""
     column, label = read_column(series), series.name
     if column is None:
         return None
@@ -408,7 +408,7 @@ def _level_codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new
         row = next(row for row, entry in enumerate(entries) if entry in unknown)
         raise ValueError(
             f"{name} has {entries[row]!r} in row {row}, column {column.name!r}, which is not a level of the training X "
-            f"({listed(column.levels)}). Only a column that White reads alone takes new levels."
+            f"({listed(column.levels)}). New levels are possible only in a column that only White reads."
         )
     check_types_of_levels(unknown, column.levels, f"{name}, column {column.name!r},")
     codes = {level: float(code) for code, level in enumerate((*column.levels, *unknown))}
@@ -416,14 +416,14 @@ def _level_codes(series: "nw.Series[Any]", column: Column, name: str, may_be_new
 
 
 def check_types_of_levels(unknown: Iterable[Any], levels: Iterable[Any], place: str) -> None:
-    """Raise ValueError if an entry that is no level is the same text as one, as 1 and "1" are: ids of another type."""
+    """Raise ValueError if an unknown entry and a level have the same text, e.g. 1 and "1", ids of another type."""
     texts = {_text_of(level): level for level in levels}
     for entry in unknown:
         if _text_of(entry) in texts:
             level = texts[_text_of(entry)]
             raise ValueError(
                 f"{place} has {entry!r} of type {type(entry).__name__}, and the training data have {level!r} of type "
-                f"{type(level).__name__}: convert the column to the type that it has there, so that levels are not new."
+                f"{type(level).__name__}: convert the column to the training type, or its levels would all be new."
             )
 
 
@@ -432,17 +432,17 @@ def _text_of(level: Any) -> str:
 
 
 def listed(levels: Sequence[Any]) -> str:
-    """The first levels, for messages."""
+    """Return the first levels, for messages."""
     shown = ", ".join(map(repr, levels[:10]))
     return shown if len(levels) <= 10 else f"{shown} and {len(levels) - 10} more"
 
 
 def as_numbers(value: Any, name: str, *, is_input: bool = False, is_new: bool = False) -> np.ndarray:
-    """A float64 array of any shape; missing values (None, pandas.NA) are NaN.
+    """Return a float64 array of any shape; missing values (None, pandas.NA) are NaN.
 
-    Raises ValueError, naming the argument, for values that are not an array of numbers: None, sparse and masked arrays,
-    dates, complex numbers, text (also of numbers), rows of different lengths. For text and dates among inputs
-    (``is_input``) the remedy is a data frame, with which the model must be fitted if they are new (``is_new``).
+    Raises ValueError, naming the argument, unless the value is an array of numbers. Refused are None, sparse and masked
+    arrays, dates, complex numbers, text (even of numbers), and rows of different lengths. For text and dates among
+    inputs (``is_input``), the remedy is a data frame. New inputs (``is_new``) need a model that was fitted to one.
     """
     if value is None:
         raise ValueError(f"{name} is None: give an array of numbers.")
@@ -478,10 +478,10 @@ def as_numbers(value: Any, name: str, *, is_input: bool = False, is_new: bool = 
 def read_inputs(
     X: object, name: str, known: Columns | None = None, may_be_new: Collection[str] = (), is_new: bool = False
 ) -> tuple[np.ndarray, Columns | None]:
-    """Inputs as a float64 array with NaN where an entry is missing, and the columns of a data frame, None of others.
+    """Return inputs as a float64 array, NaN for missing entries, and the columns of a data frame, else None.
 
-    With ``known`` columns of training data a frame is read in the same way, by name, and columns ``may_be_new`` may
-    have other levels. Raises ValueError for what is not numbers and cannot be read as such.
+    With ``known`` columns of training data, a frame is converted in the same way, by column name, and columns
+    ``may_be_new`` may have new levels. Raises ValueError for values that are not numbers and cannot become numbers.
     """
     frame = as_frame(X)
     if frame is None:
@@ -493,8 +493,8 @@ def read_inputs(
     if is_new and known is None and coded:
         if coded[0].kind == IDENTIFIER:
             raise ValueError(
-                f"{name} has whole numbers beyond 2^53 in column {coded[0].name!r}, and the training X had none there, "
-                "so that they have no codes: fit the model to a data frame with this column as a categorical."
+                f"{name} has whole numbers beyond 2^53 in column {coded[0].name!r}, but the training X had none there, "
+                "so they have no codes: fit the model to a data frame with this column as a categorical."
             )
         raise ValueError(
             f"{name} has {PLURALS[coded[0].kind]} in column {coded[0].name!r}, and the training X had no column names: "
@@ -504,14 +504,14 @@ def read_inputs(
 
 
 def as_inputs(X: object, name: str, num_columns: int | None = None, columns: Columns | None = None) -> np.ndarray:
-    """Inputs as a finite float64 array (n, d), with ``num_columns`` if given, or ValueError naming ``columns``."""
+    """Return inputs as a finite float64 array (n, d), d = ``num_columns``. Raise ValueError naming ``columns``."""
     array = as_array_code(X, name)
     X, of_frame = read_inputs(X, name, is_new=num_columns is not None)
     columns = columns or of_frame
     if of_frame is not None and any(column.kind == IDENTIFIER for column in of_frame):
         raise ValueError(
-            f"{name} has whole numbers beyond 2^53, which float64 does not hold exactly, and there are no codes "
-            "for them here: subtract a constant, or number the identifiers from 0."
+            f"{name} has whole numbers beyond 2^53, which float64 does not hold exactly and which have no codes "
+            "here: subtract a constant, or number the identifiers from 0."
         )
     if X.ndim != 2:
         hint = f"{array}.reshape(len({name}), -1)"
@@ -530,7 +530,7 @@ def as_inputs(X: object, name: str, num_columns: int | None = None, columns: Col
 def check_finite(
     array: np.ndarray, name: str, columns: Columns | None = None, remedy: str = "Drop or impute these rows."
 ) -> None:
-    """Raise ValueError, naming the first, if an array has NaN or infinite entries."""
+    """Raise ValueError, naming the first entry, if an array has NaN or infinite entries."""
     bad = np.argwhere(~np.isfinite(array))
     if bad.size:
         place = f"row {bad[0][0]}"
@@ -542,26 +542,26 @@ def check_finite(
 
 
 def first_column(y: np.ndarray) -> np.ndarray:
-    """The first column of observations (n,) or (n, columns), the one that is predicted."""
+    """Return the first column of observations (n,) or (n, columns), which is the predicted column."""
     return y[:, 0] if y.ndim == 2 else y
 
 
 def in_units_of(scale: ArrayLike, values: ArrayLike, known: float = 0.0) -> np.ndarray:
-    """``values / scale``, and ``known`` where both are 0, as for quantities without variance."""
+    """Return ``values / scale``, or ``known`` if both are 0, e.g. for quantities without variance."""
     values, scale = np.broadcast_arrays(np.asarray(values, dtype=np.float64), np.asarray(scale, dtype=np.float64))
     return np.divide(values, scale, out=np.full(values.shape, known), where=(values != 0.0) | (scale != 0.0))
 
 
 def distinct_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices (m,) of the first occurrence of each distinct row of X (n, d), in order, and the inverse indices (n,)."""
-    # If all rows differ, a weighted sum of each shows it in a tenth of the time.
+    """Return indices (m,) of the first occurrence of each distinct row of X (n, d), and inverse indices (n,)."""
+    # If all rows differ, a weighted sum of each row shows it in a tenth of the time.
     sums = sum((np.sqrt(2.0 + column) * X[:, column] for column in range(X.shape[1])), np.zeros(len(X)))
     if np.all(np.diff(np.sort(sums)) > 0.0):
         return np.arange(len(X)), np.arange(len(X))
     order = np.lexsort(X.T[::-1]) if X.shape[1] else np.arange(len(X))
     ordered = X[order]
     begins = np.concatenate([[True], np.any(ordered[1:] != ordered[:-1], axis=1)])
-    # The sort is stable: the first of equal rows comes first.
+    # The sort is stable: the first of several equal rows comes first.
     firsts = order[begins]
     ranks = np.empty(len(firsts), np.int64)
     ranks[np.argsort(firsts)] = np.arange(len(firsts))
@@ -575,9 +575,9 @@ _BOOLEANS: Labels = (False, True)
 
 
 def labels_of(y: object, name: str, num_labels: int, rows: np.ndarray | None = None) -> Labels | None:
-    """The labels of y (n,) in the order of their codes, sorted or as its categories are; None if it holds numbers.
+    """Return the labels of y (n,) in the order of their codes, sorted or by category; None if y holds numbers.
 
-    Text outside ``rows`` is no label. Raises ValueError if their number is not ``num_labels``.
+    Text outside ``rows`` is not a label. Raises ValueError if the number of labels is not ``num_labels``.
     """
     entries, categories = _entries(y)
     if entries is None:
@@ -595,20 +595,20 @@ def labels_of(y: object, name: str, num_labels: int, rows: np.ndarray | None = N
         return None
     count = len(categories)
     if count != num_labels:
-        remedy = f"take one of {count} classes, such as pgm.Softmax({count}), or drop rows."
+        remedy = f"use one of {count} classes, such as pgm.Softmax({count}), or drop rows."
         if count < num_labels:
             example = [*categories, *(f"another {number}" for number in range(1, num_labels - count + 1))]
-            other = "" if count < 2 else f", or take one of {count} classes"
-            remedy = f"give a categorical of all in their order, with the categories {example!r}{other}."
+            other = "" if count < 2 else f", or use one of {count} classes"
+            remedy = f"give a categorical of all labels in their order, with the categories {example!r}{other}."
         raise ValueError(
-            f"{name} has {count} label{'s' * (count != 1)}, {listed(categories)}, and the likelihood takes "
+            f"{name} has {count} label{'s' * (count != 1)}, {listed(categories)}, but the likelihood needs "
             f"{num_labels}: {remedy}"
         )
     return categories
 
 
 def coded(y: object, labels: Labels, name: str, rows: np.ndarray | None = None) -> np.ndarray:
-    """The codes (n,) of y by the training data's labels, NaN for none; ValueError for an unknown one in ``rows``."""
+    """Return the codes (n,) of y by the training labels, or NaN. Raise ValueError for unknown labels in ``rows``."""
     if labels == _BOOLEANS:
         return as_numbers(y, name)
     entries, _ = _entries(y, as_it_is=True)
@@ -619,13 +619,13 @@ def coded(y: object, labels: Labels, name: str, rows: np.ndarray | None = None) 
         if not (is_missing(entry) or entry in codes) and (rows is None or rows[row]):
             raise ValueError(
                 f"{name} has {entry!r} in row {row}, which is not a label of the training y ({listed(labels)}): give "
-                "labels, not their codes, and drop rows of others."
+                "labels, not codes, and drop rows with other labels."
             )
     return np.array([codes.get(entry, np.nan) for entry in entries])
 
 
 def _entries(y: Any, as_it_is: bool = False) -> tuple[np.ndarray | None, Labels | None]:
-    """The entries (n,) of y and its categories; None for other entries, unless taken ``as_it_is``."""
+    """Return the entries (n,) of y and its categories; None for other entries, except with ``as_it_is``."""
     categories: Any = getattr(getattr(y, "dtype", None), "categories", None)
     if not isinstance(y, np.ndarray | list | tuple):
         import narwhals.stable.v2 as nw
@@ -653,11 +653,11 @@ def _entries(y: Any, as_it_is: bool = False) -> tuple[np.ndarray | None, Labels 
 
 
 class StackedOutputs(NamedTuple):
-    """Long rows, one for each value of y: see ``pgmodels.stack_outputs``.
+    """Long rows, one for each value of y, as made by ``pgmodels.stack_outputs``.
 
-    ``X`` has the number of the output as its last column; if it is a data frame its name, in the column "output".
-    ``y`` (N,) are the values, None of new inputs; ``rows`` and ``outputs`` (N,) say where they stood among
-    ``num_rows`` rows, and ``names`` are the outputs.
+    The last column of ``X`` is the number of the output, or its name, in the column "output", if X is a data frame.
+    ``y`` (N,) are the values, None for new inputs. ``rows`` and ``outputs`` (N,) are their original positions among
+    ``num_rows`` rows. ``names`` are the names of the outputs.
     """
 
     X: Any
@@ -668,12 +668,12 @@ class StackedOutputs(NamedTuple):
     names: tuple[Any, ...]
 
     def at(self, X_new: ArrayLike) -> "StackedOutputs":
-        """All outputs at new inputs (m, d), to predict at their ``X``."""
+        """Return all outputs at new inputs (m, d); predict at their ``X``."""
         num_rows = len(read_inputs(X_new, "X_new")[0])
         return _stacked(X_new, None, np.ones((num_rows, len(self.names)), dtype=bool), self.names)
 
     def wide(self, values: ArrayLike) -> np.ndarray:
-        """Values of the long rows (N, ...), such as predictive means, as (rows, outputs, ...), NaN in holes."""
+        """Return values of the long rows (N, ...), e.g. predictive means, as (rows, outputs, ...), NaN in holes."""
         values = np.asarray(values, dtype=np.float64)
         if values.shape[:1] != self.rows.shape:
             raise ValueError(
@@ -685,24 +685,24 @@ class StackedOutputs(NamedTuple):
 
 
 def stack_outputs(X: ArrayLike, y: ArrayLike) -> StackedOutputs:
-    """Rows of several outputs with holes as rows of one output each, for kernels over inputs and outputs.
+    """Return rows of several outputs, with holes, as rows of one output each, for kernels over inputs and outputs.
 
     Parameters
     ----------
     X : array_like, shape (n, d)
         Inputs, one row per datum; an array or a data frame.
     y : array_like, shape (n, outputs)
-        The outputs, NaN where one was not measured; names of a data frame become the names of the outputs.
+        The outputs, NaN if one was not measured. Column names of a data frame become the names of the outputs.
 
     Returns
     -------
     StackedOutputs
-        ``X`` and ``y`` to fit, ``at`` for new inputs, and ``wide`` to reshape their predictions.
+        ``X`` and ``y`` to fit, ``at`` for new inputs, and ``wide``, which reshapes predictions.
 
     Raises
     ------
     ValueError
-        For y of another shape, and for an output without a value.
+        If y has another shape, or an output has no value.
 
     Examples
     --------
@@ -743,7 +743,7 @@ def _stacked(X: object, y: np.ndarray | None, measured: np.ndarray, names: tuple
         column = "output"
         if column in frame.columns:
             raise ValueError(f"X has a column {column!r}, the name of the column of outputs: rename it.")
-        # The order of the categories is that of the outputs, so that their codes are their numbers.
+        # The categories have the order of the outputs, so that their codes are the output numbers.
         texts = list(map(str, names))
         kind = nw.Categorical() if frame.implementation.is_pyarrow() else nw.Enum(texts)
         labels = [texts[output] for output in outputs]
@@ -752,21 +752,21 @@ def _stacked(X: object, y: np.ndarray | None, measured: np.ndarray, names: tuple
     return StackedOutputs(inputs, y, rows, outputs, len(measured), names)
 
 
-# Columns of data frames as series of pandas of a few types, whatever their library and type.
+# Columns of data frames as pandas series of a few types, whatever their library and type.
 
 
 def read_column(series: "nw.Series[Any]") -> "pd.Series | None":
-    """A column as a series of pandas of one of a few types, whatever its library and type; None if it has none.
+    """Return a column of any library as a pandas series of one of a few types, or None if none applies.
 
-    Numbers are float64; whole numbers int64 or uint64, and booleans bool, or nullable with missing entries; text is
-    of dtype object, with None where it is missing; categories keep their levels; dates and times are datetime64, with
-    a zone if they have one; durations are timedelta64.
+    Numbers become float64, whole numbers int64 or uint64, and booleans bool; the last two are nullable if entries are
+    missing. Text has dtype object, and None if it is missing. Categories keep their levels. Dates and times become
+    datetime64, with their zone if they have one. Durations become timedelta64.
     """
     import narwhals.stable.v2 as nw
     import pandas as pd
 
     dtype, native = series.dtype, series.to_native()
-    # Arrow's dictionaries in pandas are columns of their values.
+    # In pandas, an Arrow dictionary is a column of its values.
     if isinstance(dtype, nw.Enum | nw.Categorical) and not isinstance(getattr(native, "dtype", None), pd.ArrowDtype):
         entries = [None if is_missing(entry) else as_python(entry) for entry in series.to_list()]
         categories = dtype.categories if isinstance(dtype, nw.Enum) else series.cat.get_categories().to_list()
@@ -807,7 +807,7 @@ def _nullable(values: np.ndarray, missing: np.ndarray) -> "pd.Series":
 
 
 def _of_entries(entries: Sequence[Any]) -> "pd.Series | None":
-    """A column of Python objects of one kind; None if they are of several, or of no kind."""
+    """Return a column of Python objects of one kind, or None if the kinds differ or there is none."""
     import pandas as pd
 
     missing = np.array([is_missing(entry) for entry in entries], dtype=bool)
@@ -834,7 +834,7 @@ def _of_entries(entries: Sequence[Any]) -> "pd.Series | None":
 
 
 def kind_of_column(column: "pd.Series") -> str:
-    """The kind of a column that ``read_column`` returned."""
+    """Return the kind of a column that ``read_column`` returned."""
     import pandas as pd
 
     dtype = column.dtype
@@ -846,28 +846,28 @@ def kind_of_column(column: "pd.Series") -> str:
 
 
 def days_in(column: "pd.Series", origin: str = "1970-01-01") -> np.ndarray:
-    """Durations in days, or days from an origin to times, in UTC if they have a zone; NaN where there are none."""
+    """Return durations in days, or days from an origin to times (zoned times in UTC); NaN if missing."""
     import pandas as pd
 
     if kind_of_column(column) == DURATION:
         return (column / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
     times = column.dt.tz_convert(None) if kind_of_column(column) == ZONED else column
-    # Differences of whole numbers are exact: those of days since 1970 would be off by 0.3 microseconds.
+    # Differences of whole numbers are exact. Differences of days since 1970 would have an error of 0.3 microseconds.
     return ((times - pd.Timestamp(origin)) / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
 
 
 def floats_in(column: "pd.Series", place: str) -> np.ndarray:
-    """A column of numbers or booleans as float64, NaN where there is none; ValueError, with ``place``, beyond it."""
+    """Return a column of numbers or booleans as float64, NaN if missing. Raise ValueError at ``place`` beyond it."""
     if inexact(column):
         raise ValueError(
             f"{place} has whole numbers beyond 2^53, which float64 does not hold exactly. Subtract a constant from "
-            "them, or, if they are identifiers, use them where levels are only compared."
+            "them, or, if they are identifiers, use them only in comparisons of levels."
         )
     return column.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def inexact(column: "pd.Series") -> bool:
-    """Whether a column has whole numbers that float64 does not hold."""
+    """Return whether a column has whole numbers that float64 does not hold."""
     if column.dtype.kind not in "iu":
         return False
     integers = column.dropna().to_numpy(dtype=np.uint64 if column.dtype.kind == "u" else np.int64)
@@ -876,5 +876,5 @@ def inexact(column: "pd.Series") -> bool:
 
 
 def are_exact(values: "pd.Series") -> bool:
-    """Whether no number is beyond 2^53, where float64 merges neighbours."""
+    """Return whether no number is beyond 2^53, above which float64 merges neighbours."""
     return bool((values.abs().fillna(0.0) <= EXACT).all())

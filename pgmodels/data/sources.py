@@ -16,18 +16,18 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import as_frame, as_numbers
 
-# The number of rows per block, where it can be chosen.
+# The number of rows per block, if it can be chosen.
 BLOCK = 16_384
 
-# Raw inputs (m, d) and observations (m,) or (m, columns), and row weights (m,) if there are any.
+# Raw inputs (m, d), observations (m,) or (m, columns), and row weights (m,) if there are any.
 Block: TypeAlias = tuple[np.ndarray, ...]
 
 
 class Rows(ABC):
-    """Rows of data that can be read repeatedly, block by block, as ``pgm.svi`` does.
+    """Rows of data that can be read repeatedly, block by block, e.g. by ``pgm.svi``.
 
-    With ``standardise``, a first pass computes the mean and standard deviation to standardise inputs; predictions take
-    raw inputs. A user-defined source implements ``blocks``, and may have ``columns``.
+    With ``standardise``, a first pass computes the mean and standard deviation that standardise inputs. Predictions
+    still use raw inputs. A user-defined source implements ``blocks``, and may have ``columns``.
     """
 
     columns: tuple[str, ...] | None = None
@@ -35,7 +35,7 @@ class Rows(ABC):
 
     @abstractmethod
     def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
-        """All rows once: in order if ``rng`` is None, else in a random order, as far as that is cheap."""
+        """Return all rows once: in order if ``rng`` is None, else in a random order, as far as that is cheap."""
 
 
 class Scaling(NamedTuple):
@@ -49,7 +49,7 @@ class Scaling(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """The number of rows, the standardisation of inputs, a uniform sample with standardised inputs, a digest of all."""
+    """The number of rows, the standardisation of inputs, a uniform standardised sample, and a digest of all rows."""
 
     num_rows: int
     scaling: Scaling
@@ -59,10 +59,9 @@ class Survey(NamedTuple):
 
 
 def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: int = 0) -> Survey:
-    """One pass over rows in order. ``check`` converts a block to float64, or raises ValueError with a row of the block.
+    """Read the rows in order once. ``check`` converts a block to float64, or raises ValueError with a row of the block.
 
-    ``seed`` draws the sample. The error is raised with the row's number in the data.
-    Raises ValueError if there are no rows.
+    ``seed`` draws the sample. The error has the row's number in the data. Raises ValueError if there are no rows.
     """
     rng, count, digest = np.random.default_rng(seed), 0, hashlib.sha256()
     mean = squares = np.zeros(())
@@ -73,13 +72,13 @@ def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: i
         try:
             X, y = check(X, y)
         except ValueError as error:
-            # The message numbers the rows within the block.
+            # The message has the row number within the block.
             def numbered(match: re.Match[str], first: int = count) -> str:
                 return f"row {first + int(match[1])}"
 
             raise ValueError(re.sub(r"\brow (\d+)", numbered, str(error))) from error
         digest.update(np.ascontiguousarray(X).tobytes() + np.ascontiguousarray(y).tobytes())
-        # Means and sums of squares about them, block by block (Chan, Golub and LeVeque 1983).
+        # Means and sums of squares around them, block by block (Chan, Golub and LeVeque 1983).
         share, shift = len(X) / (count + len(X)), X.mean(axis=0) - mean
         squares = squares + np.sum((X - X.mean(axis=0)) ** 2, axis=0) + count * share * shift**2
         mean, count = mean + share * shift, count + len(X)
@@ -110,14 +109,14 @@ def _pieces(rows: Rows) -> Iterator[Block]:
 class ArrayRows(Rows):
     """The rows of X (n, d) and y (n,) or (n, columns): arrays or ``numpy.memmap`` of any numeric type.
 
-    Every pass reads runs of consecutive rows in another random order. Raises ValueError for inconsistent shapes.
+    Every pass reads runs of consecutive rows in a new random order. Raises ValueError if shapes are inconsistent.
     """
 
     def __init__(self, X: ArrayLike, y: ArrayLike, *, standardise: bool = False):
         frame = as_frame(X)
         self.columns, self.standardise = None if frame is None else tuple(frame.columns), standardise
         self.X, self.y = _sliced(X, "X"), _sliced(y, "y")
-        # All arrays of which blocks have rows.
+        # All arrays whose rows belong to blocks.
         self.arrays: Block = self.X, self.y
         if self.X.ndim != 2:
             raise ValueError(f"X must have shape (n, d), one row per datum; got shape {self.X.shape}.")
@@ -127,7 +126,7 @@ class ArrayRows(Rows):
             )
 
     def blocks(self, rng: np.random.Generator | None) -> Iterator[Block]:
-        # In a random order, consecutive rows are read together: enough of them for a disk, few within a shuffled block.
+        # In a random order, consecutive rows are read together: many rows for a disk, few within a shuffled block.
         length = BLOCK if rng is None else 1024
         starts = np.arange(0, len(self.X), length)
         for start in starts if rng is None else rng.permutation(starts):
@@ -135,15 +134,15 @@ class ArrayRows(Rows):
 
 
 def _sliced(value: ArrayLike, name: str) -> np.ndarray:
-    """A numeric array unchanged, so that a mapped file is not read yet; other values as numbers."""
+    """Return a numeric array unchanged, so that a mapped file is not read yet, and other values as numbers."""
     return value if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else as_numbers(value, name)
 
 
 class IterableRows(Rows):
     """The rows of pairs (X, y), X (m, d) and y (m,) or (m, columns), from an object that can be iterated repeatedly.
 
-    Batches are read in the object's order, and rows are shuffled among neighbouring batches. Raises ValueError for an
-    iterator, such as a generator, which can be read only once, and for items that are not pairs.
+    Batches have the object's order, and rows are shuffled among neighbouring batches. Raises ValueError for items that
+    are not pairs, and for an iterator, such as a generator, which can be read only once.
     """
 
     def __init__(self, batches: Iterable[tuple[ArrayLike, ArrayLike]], *, standardise: bool = False):
@@ -167,11 +166,11 @@ class IterableRows(Rows):
 
 
 class ParquetRows(Rows):
-    """The rows of one or several Parquet files with the same columns: y is ``target``, X ``inputs``.
+    """The rows of Parquet files with the same columns: y is ``target``, and X is ``inputs``.
 
-    ``target`` is the name of a column, or several names for a likelihood that reads several; ``inputs`` are one or more
-    names, by default all other columns. Every pass reads the row groups in another random order, block by block. Raises
-    ValueError for files that are missing or not Parquet files, and for missing columns; ImportError without pyarrow.
+    ``target`` is the name of a column, or several names if the likelihood reads several columns. ``inputs`` are one or
+    more names, by default of all other columns. Every pass reads the row groups in a new random order, block by block.
+    Raises ValueError if a file is missing or not a Parquet file, or a column is missing; ImportError without pyarrow.
     """
 
     def __init__(
@@ -197,7 +196,7 @@ class ParquetRows(Rows):
         if not self.inputs or not self.target:
             raise ValueError(f"{self.paths[0]} must have y and at least one column of X; its columns are {columns[0]}.")
         if twice := {name for name in self.inputs if self.inputs.count(name) > 1}:
-            raise ValueError(f"inputs name column {min(twice)!r} twice: name each once.")
+            raise ValueError(f"inputs name column {min(twice)!r} twice: name each column once.")
         if both := set(self.inputs) & set(self.target):
             raise ValueError(f"column {min(both)!r} cannot be in both X and y: remove it from inputs.")
 
@@ -235,11 +234,11 @@ def _names(names: str | Sequence[str]) -> tuple[str, ...]:
 def batches(
     rows: Rows, scaling: Scaling, num_rows: int, size: int, seed: Sequence[int], first: int = 0
 ) -> Iterator[Block]:
-    """Batches of ``size`` rows, beginning with batch ``first``: float64 X (size, d), y (size, ...), and any weights.
+    """Yield batches of ``size`` rows, from batch ``first`` on: float64 X (size, d), y (size, ...), and any weights.
 
     A pass has as many full batches as possible and drops the remaining rows. Its order depends on the seed and the
-    number of the pass, so that a resumed run continues with the same batches. A batch of all rows is in order.
-    Raises ValueError if a pass has another number of batches than the first.
+    number of the pass, so a resumed run continues with the same batches. A batch of all rows is in order. Raises
+    ValueError if the number of batches differs from the first pass.
     """
     per_pass = num_rows // size
     for number in count_from(first // per_pass):
@@ -256,11 +255,11 @@ def batches(
 
 
 def in_order(rows: Rows, scaling: Scaling, num_rows: int, size: int) -> Iterator[Block]:
-    """All rows once, in order, in batches of ``size`` rows but the last; ValueError if their number has changed."""
+    """Yield rows in order in batches of ``size``; the last may be smaller. Raise ValueError if the number changed."""
     rest = yield from _one_pass(rows, scaling, size, None)
     if len(rest[1]) != num_rows % size:
         raise ValueError(
-            f"a pass over the data has {len(rest[1])} rows in addition to its batches of {size}, and the first had "
+            f"a pass over the data has {len(rest[1])} rows in addition to its batches of {size}, but the first had "
             f"{num_rows % size}: give the same rows in every pass."
         )
     if len(rest[1]):
@@ -284,7 +283,7 @@ def _one_pass(
 
 
 def _drained(buffer: list[Block], size: int, rng: np.random.Generator | None) -> Generator[Block, None, Block]:
-    """Shuffled batches of the buffered blocks; returns the remaining rows."""
+    """Yield shuffled batches of the buffered blocks, and return the remaining rows."""
     block = tuple(np.concatenate(arrays) for arrays in zip(*buffer, strict=True))
     count = len(block[0])
     order = np.arange(count) if rng is None else rng.permutation(count)
@@ -296,6 +295,6 @@ def _drained(buffer: list[Block], size: int, rng: np.random.Generator | None) ->
 
 
 def stacked_batches(stream: Iterator[Block], length: int) -> Iterator[Block]:
-    """Stacks of ``length`` batches along a new first axis."""
+    """Yield stacks of ``length`` batches along a new first axis."""
     while True:
         yield tuple(np.stack(arrays) for arrays in zip(*islice(stream, length), strict=True))

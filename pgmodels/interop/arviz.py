@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @double_precision
 def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
-    """log p(y_i | f_i), times the row's weight, for latents f (..., n, latents) at the data, (..., n)."""
+    """Return log p(y_i | f_i), times the row's weight, for latents f (..., n, latents) at the data, (..., n)."""
     flat = f.reshape(-1, *f.shape[-2:])
     values = {} if result.draws is None else result.draws.flat_likelihood_values
     chunks = []
@@ -39,24 +39,24 @@ def pointwise_log_likelihood(result: Result, f: np.ndarray) -> np.ndarray:
 
 @double_precision
 def log_priors(result: Result, whitened: tuple[np.ndarray, ...] | None) -> dict[str, np.ndarray]:
-    """The log prior of sampled hyperparameters by name, (chains, draws), and of "latents".
+    """Return the log prior of sampled hyperparameters by name, (chains, draws), and of "latents".
 
-    That of latents, (chains, draws, latents), is -|v|^2 / 2 of their whitened coordinates v, if these are standard
-    normal and determine them.
+    The log prior of latents, (chains, draws, latents), is -|v|^2 / 2 for their whitened coordinates v. It is included
+    if the coordinates are standard normal and determine the latents.
     """
     terms = {} if result.draws is None else _of_hyperparameters(result.draws)
     if whitened is None or not have_factors(result.prior.spans()) or result.prior.residual_variances() is not None:
         return terms
     squares = []
     for group, v in zip(result.prior.groups, whitened, strict=True):
-        # Without padding, which is last; nuts has none.
+        # Without padding, which comes last; nuts has none.
         active = np.asarray(getattr(group, "active", np.ones(v.shape[-2])))[: v.shape[-2]]
         squares.append(np.einsum("...rl,r->...l", v**2, active))
     return terms | {"latents": -0.5 * np.concatenate(squares, axis=-1)}
 
 
 def _of_hyperparameters(draws: Draws) -> dict[str, np.ndarray]:
-    """The log prior density of each draw of each sampled hyperparameter, (chains, draws)."""
+    """Return the log prior density of each draw of each sampled hyperparameter, (chains, draws)."""
     sampled, terms = with_priors(draws.model), {}
     pairs = zip(sampled.names, sampled.parameters, strict=True) if draws.hyperparameters else ()
     for name, parameter in pairs:
@@ -81,7 +81,7 @@ _DIMS = {
 
 
 class InteropWarning(PgmodelsWarning):
-    """An exported result lacks a group."""
+    """Warning that an exported result lacks a group."""
 
 
 @double_precision
@@ -101,32 +101,32 @@ def to_arviz(
         A result of an engine.
     num_draws : int
         Independent draws of an approximation: of q, of the marginals of a corrected result, or of an integrated result
-        with its hyperparameters. Draws keep all chains and draws; if y is drawn by slow numerical inversion,
+        with its hyperparameters. Draws keep all chains and draws. If y is drawn by slow numerical inversion,
         posterior_predictive has about ``num_draws`` of them, evenly spaced.
     seed : int or jax.Array
         An int or a JAX key, for these draws and the draws of y.
     coords : dict, optional
         Labels of the rows, "datum", such as the index of a data frame; of "latent"; and of the columns of X, "input".
-        By default rows have numbers, columns of X their names, and latents of classes the labels of y.
+        The default is row numbers, column names of X, and for latents of classes the labels of y.
     prior : PriorPredictive, optional
-        What ``prior_predictive`` returns for the model at X, for the groups prior and prior_predictive.
+        The result of ``prior_predictive`` for the model at X, for the groups prior and prior_predictive.
 
     Returns
     -------
     xarray.DataTree
-        The groups of Notes; the attribute ``draws_of`` names the distribution.
+        The groups in Notes. The attribute ``draws_of`` names the distribution.
 
     Raises
     ------
     ValueError
-        For corrected variances that are not positive, and labels of a wrong number.
+        If corrected variances are not positive, or the number of labels is wrong.
 
     Warns
     -----
     InteropWarning
-        If y cannot be drawn from the likelihood; posterior_predictive is omitted.
+        If y cannot be drawn from the likelihood. The group posterior_predictive is omitted.
     PredictionWarning
-        If the formula is not known to be normalised in y: log_likelihood may then lack a factor (see its attribute
+        If the formula is not known to be normalised in y. Then log_likelihood may lack a factor (see its attribute
         ``normalised``), and predictive scores such as elpd_loo are not valid.
 
     Notes
@@ -134,21 +134,21 @@ def to_arviz(
     Groups and variables, with dimensions after chain and draw:
 
     - posterior: ``f`` (datum, latent), and sampled hyperparameters by name;
-    - posterior_predictive: ``y`` (datum), replicated observations at the data's inputs given the draws of ``f``; if y
-      has several columns, the first given the others, which are in constant_data as ``covariates`` (datum, column);
-      event times are drawn without censoring; for a corrected result, the uncorrected latents are used in the rows
-      whose response is skewed, as in ``predict``;
-    - log_likelihood: ``y`` (datum), multiplied by the row's weight if rows have weights (in constant_data as
-      ``weights``), so that leave-one-out removes the row with its weight;
-    - log_prior: of sampled hyperparameters by name, and of ``latents`` (latent), up to a constant, in whitened
-      coordinates, where a power of it scales the prior covariance (for ``az.psense``);
+    - posterior_predictive: ``y`` (datum), replicated observations at the data's inputs given the draws of ``f``. If y
+      has several columns, it is the first given the other columns, ``covariates`` (datum, column) in constant_data.
+      Event times are drawn without censoring. For a corrected result, rows with a skewed response use the uncorrected
+      latents, as ``predict`` does;
+    - log_likelihood: ``y`` (datum), multiplied by the row's weight if rows have weights (``weights`` in constant_data),
+      so that leave-one-out removes the row with its weight;
+    - log_prior: of sampled hyperparameters by name, and of ``latents`` (latent), up to a constant. It is in whitened
+      coordinates, in which a power of it scales the prior covariance (for ``az.psense``);
     - observed_data: ``y`` (datum), the first column, as codes of its labels (attribute ``labels``);
     - constant_data: ``X`` (datum, input);
     - sample_stats: ``lp``, ``log p(y | f) - |v|^2 / 2``, the log joint density in whitened coordinates up to a
       constant, plus the log prior of sampled hyperparameters; and the sampler's statistics. Corrected and integrated
       results have no joint density, and have the ``log_likelihood`` of all data instead of ``lp``. Approximations with
-      a joint density have ``log_p`` and ``log_q``, the log densities of the posterior, up to a constant, and of the
-      approximation, both relative to the prior's, for ``az.loo_approximate_posterior`` (Magnusson et al. 2019).
+      a joint density have ``log_p`` and ``log_q`` for ``az.loo_approximate_posterior`` (Magnusson et al. 2019): the log
+      densities of the posterior, up to a constant, and of the approximation, both relative to the prior.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def to_arviz(
 
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
-    exported: Result = require_result(result, "result must be a result, such as those of cavi, correct, fit or gibbs")
+    exported: Result = require_result(result, "result must be a result of an engine such as cavi or gibbs")
     drawn = exported.draw_with_parameters(int(num_draws), seed)
     result = exported if drawn is None else as_draws(exported, *drawn)
     draws = result.draws
@@ -244,7 +244,7 @@ def _add_prior(tree: "DataTree", prior: PriorPredictive, coordinates: Mapping[st
 
 
 def prior_to_arviz(draws: PriorPredictive) -> "DataTree":
-    """An xarray.DataTree of prior draws, one chain: prior (``f`` and hyperparameters) and prior_predictive."""
+    """Return prior draws as an xarray.DataTree of one chain: prior (``f``, hyperparameters) and prior_predictive."""
     import arviz_base as az
 
     groups = {
@@ -271,7 +271,7 @@ def _about(likelihood: Likelihood) -> dict[str, Any]:
 
 
 def as_draws(result: Result, f: np.ndarray, values: Mapping[str, np.ndarray]) -> Draws:
-    """One chain of draws of the latents (draws, n, latents) and of hyperparameters (draws, ...) by name."""
+    """Return draws in one chain: latents (draws, n, latents), and hyperparameters (draws, ...) by name."""
     copied = ("model", "X", "y", "seconds", "method", "columns", "weights", "labels", "prior")
     return Draws(
         **{name: getattr(result, name) for name in copied},
@@ -306,14 +306,14 @@ def _coordinates(result: Result, f: np.ndarray, names: Mapping[str, Sequence[Any
 
 
 def _as_labels(values: Any) -> np.ndarray:
-    """Labels as an array; those of several parts, as of a MultiIndex of pandas, as text."""
+    """Return labels as an array; labels of several parts, e.g. of a pandas MultiIndex, become text."""
     if isinstance(values, np.ndarray) and values.dtype != object:
         return values
     return np.asarray([", ".join(map(str, value)) if isinstance(value, tuple) else value for value in values])
 
 
 def _kept_draws(result: Result, f: np.ndarray, num_draws: int) -> np.ndarray:
-    """The draws of each chain for which y is drawn: all, unless drawing needs slow numerical inversion."""
+    """Return the draws of each chain for which y is drawn: all, unless drawing needs slow numerical inversion."""
     chains, draws = f.shape[:2]
     support = result.likelihood.support(f.shape[-1])
     if result.likelihood.draws_exactly(f.shape[-1]) or all(

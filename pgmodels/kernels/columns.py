@@ -44,7 +44,7 @@ class Restricted(Kernel):
 
     @abstractmethod
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
-        """The inputs of the inner kernel, from which its default lengthscales are computed."""
+        """Return the inputs of the inner kernel, which determine its default lengthscales."""
 
     def scaled(self, factor: float) -> Kernel:
         return eqx.tree_at(lambda restricted: restricted.kernel, self, self.kernel.scaled(factor), is_leaf=is_parameter)
@@ -55,12 +55,12 @@ class Restricted(Kernel):
 
 
 class OfColumns(Restricted):
-    """A kernel that applies another one to items, each with the same number of columns."""
+    """A kernel that applies another kernel to items, each with the same number of columns."""
 
     @property
     @abstractmethod
     def items(self) -> tuple[tuple[int, ...], ...]:
-        """The columns of each item."""
+        """Return the columns of each item."""
 
     def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
         numbers = self.kernel.reads(len(self.items[0]), use)
@@ -69,7 +69,7 @@ class OfColumns(Restricted):
 
 @final
 class On(OfColumns):
-    """A kernel of selected columns of X: ``On(RBF(), [0, 2])`` or, of a data frame, ``On(RBF(), ["lon", "lat"])``.
+    """A kernel of selected columns of X: ``On(RBF(), [0, 2])``, or ``On(RBF(), ["lon", "lat"])`` for a data frame.
 
     Default lengthscales and hyperparameters with one entry per column refer to these columns. ``On(White(), [3])``
     gives each level of a grouping column an independent effect.
@@ -84,7 +84,7 @@ class On(OfColumns):
     Raises
     ------
     ValueError
-        For invalid column numbers.
+        If a column number is invalid.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class On(OfColumns):
     """
 
     columns: tuple[int, ...] = eqx.field(static=True)
-    # Of the columns, if they were named.
+    # The names of the columns, if they were named.
     names: tuple[str, ...] | None = eqx.field(static=True)
 
     def __init__(self, kernel: Kernel | Callable[[Any, Any], Any], columns: Iterable[int] | Iterable[str]):
@@ -119,7 +119,7 @@ class On(OfColumns):
 
     @classmethod
     def of_names(cls, kernel: Kernel, columns: Iterable[int], names: Iterable[str]) -> "On":
-        """The kernel of columns whose numbers and names are known."""
+        """Return the kernel of columns whose numbers and names are known."""
         on = cls(kernel, columns)
         object.__setattr__(on, "names", tuple(names))
         return on
@@ -161,22 +161,22 @@ class On(OfColumns):
 
 @final
 class Difference(OfColumns):
-    """The kernel of g(a) - g(b), where a and b are two groups of columns and g is a GP with the given kernel.
+    """The kernel of g(a) - g(b), in which a and b are two groups of columns and g is a GP with the given kernel.
 
     ``Difference(RBF(), [0, 1], [2, 3])`` is the latent of a preference between two items: each row has the features of
-    one item, then those of the other.
+    one item, then the features of the other.
 
     Parameters
     ----------
     kernel : Kernel or callable
         The kernel of g.
     left, right : sequence of int
-        The columns of a and of b, equally many.
+        The columns of a and of b, of equal number.
 
     Raises
     ------
     ValueError
-        For invalid column numbers.
+        If a column number is invalid.
 
     References
     ----------
@@ -191,7 +191,7 @@ class Difference(OfColumns):
         self.left, self.right = _read(left, "left of Difference"), _read(right, "right of Difference")
         if len(self.left) != len(self.right):
             raise ValueError(
-                f"left and right of Difference must have equally many columns, the same features of two items; got "
+                f"left and right of Difference must have the same number of columns, one per feature; got "
                 f"{list(self.left)} and {list(self.right)}."
             )
 
@@ -228,7 +228,7 @@ class Difference(OfColumns):
 
 
 def _names(columns: object) -> tuple[str, ...] | None:
-    """Names of columns as a tuple; None for anything else. Raises ValueError if a name is there twice."""
+    """Return names of columns as a tuple, or None for anything else. Raise ValueError if a name is repeated."""
     if isinstance(columns, str) or not isinstance(columns, Iterable):
         return None
     listed = tuple(columns)
@@ -240,7 +240,7 @@ def _names(columns: object) -> tuple[str, ...] | None:
 
 
 def _read(columns: Iterable[Any], name: str) -> tuple[int, ...]:
-    """Column numbers as a tuple. Raises ValueError unless they are distinct integers >= 0."""
+    """Return column numbers as a tuple. Raise ValueError unless they are distinct integers >= 0."""
     try:
         listed = list(columns)
     except TypeError:
@@ -262,7 +262,7 @@ def _check_columns(columns: tuple[int, ...], num_columns: int, owner: str) -> No
 
 # The mean radius of the earth in km.
 RADIUS = 6371.0088
-# Of longitudes and latitudes.
+# Limits of longitudes and latitudes.
 _LIMITS = np.array([[-360.0, 360.0], [-90.0, 90.0]])
 
 
@@ -270,19 +270,19 @@ _LIMITS = np.array([[-360.0, 360.0], [-90.0, 90.0]])
 class Sphere(Restricted):
     """A kernel of longitude and latitude in degrees, by the straight line between two places, in km.
 
-    ``On(Sphere(Matern52(1.0, 300.0)), ["lon", "lat"])``: lengthscales are in km. The line through the earth is as long
-    as the way over its surface, to 1 % up to 3,000 km, and every kernel of it is positive definite, which kernels of
+    In ``On(Sphere(Matern52(1.0, 300.0)), ["lon", "lat"])``, the lengthscale is in km. The line through the earth equals
+    the distance over its surface within 1 % up to 3,000 km. Every kernel of it is positive definite; a kernel of
     distances over the surface need not be.
 
     Parameters
     ----------
     kernel : Kernel or callable
-        The kernel of places (n, 3) in km from the centre of the earth; stationary kernels with one lengthscale.
+        The kernel of places (n, 3) in km from the centre of the earth: stationary, with one lengthscale.
 
     Raises
     ------
     ValueError
-        For a latitude beyond ±90 or a longitude beyond ±360, and for a lengthscale per column.
+        If a latitude is beyond ±90 or a longitude beyond ±360, or the kernel has a lengthscale per column.
 
     Examples
     --------
@@ -324,7 +324,7 @@ class Sphere(Restricted):
         if len(beyond):
             longitude, latitude = X[beyond[0]]
             raise ValueError(
-                f"{name} must have longitudes and then latitudes in degrees, as Sphere reads them; got {longitude:g} "
+                f"{name} must have longitudes and then latitudes in degrees for Sphere; got {longitude:g} "
                 f"and {latitude:g} in row {beyond[0]}."
             )
 
@@ -342,18 +342,18 @@ def _places(X: Inputs) -> Array:
     return RADIUS * jnp.stack(places, axis=-1)
 
 
-# Columns by their names.
+# Columns that are selected by name.
 
 
 def has_names(kernel: Kernel) -> bool:
-    """Whether a kernel names columns of X that have no numbers yet."""
+    """Return whether a kernel names columns of X that have no numbers yet."""
     nodes = jax.tree.leaves(kernel, is_leaf=lambda node: isinstance(node, Kernel) and node is not kernel)
     is_unnumbered = isinstance(kernel, On) and not kernel.columns
     return is_unnumbered or any(has_names(node) for node in nodes if isinstance(node, Kernel))
 
 
 def numbered(kernel: Kernel, names: tuple[str, ...] | None) -> Kernel:
-    """The kernel with column numbers where it names columns, given the names of X's columns."""
+    """Return the kernel with column numbers instead of names, given the names of X's columns."""
     if isinstance(kernel, Difference):
         return kernel
     if isinstance(kernel, Sphere):
@@ -377,7 +377,7 @@ def numbered(kernel: Kernel, names: tuple[str, ...] | None) -> Kernel:
 
 @dataclass(eq=False)
 class _Followed:
-    """A value of a kernel's program, which rows it is of, X or Z, and the index of which it is the sign or a shift."""
+    """A value of a kernel's program, with the side whose rows it has (X or Z) and the index that it modifies."""
 
     value: Any
     of: frozenset[str] = frozenset()
@@ -386,15 +386,15 @@ class _Followed:
 
 
 class _OutsideError(Exception):
-    """An index, the number of entries that it chooses from, and its row."""
+    """An index out of bounds, the number of entries that it selects from, and its row."""
 
 
 def check_lookups(kernel: Callable[..., Any], X: np.ndarray, name: str, names: tuple[str, ...] | None = None) -> None:
     """Raise ValueError if a user's kernel indexes its arrays out of bounds, at rows of X (n, d).
 
-    JAX would silently use another entry: the last one for -1, which is pandas' code of a missing level. Indices that
-    the kernel clips or wraps itself are valid; those of two rows, such as differences, may count from the end, and
-    those in loops are not checked. ``names`` are those of the columns.
+    JAX would silently use another entry, e.g. the last one for -1, which is pandas' code of a missing level. Indices
+    that the kernel clips or wraps are valid. Indices computed from two rows, such as differences, may count from the
+    end. Indices in loops are not checked. ``names`` are the names of the columns.
     """
     if isinstance(kernel, Kernel) and is_positive_semidefinite(kernel):
         return
@@ -417,7 +417,7 @@ def check_lookups(kernel: Callable[..., Any], X: np.ndarray, name: str, names: t
 
 
 def _follow(program: ClosedJaxpr, inputs: list[_Followed]) -> list[_Followed]:
-    """The outputs of a program at its inputs; _OutsideError where an index is out of bounds."""
+    """Return the outputs of a program at its inputs. Raise _OutsideError if an index is out of bounds."""
     known = dict(zip(program.jaxpr.constvars, map(_Followed, program.consts), strict=True))
     known |= dict(zip(program.jaxpr.invars, inputs, strict=True))
     for equation in program.jaxpr.eqns:
@@ -434,7 +434,7 @@ def _follow(program: ClosedJaxpr, inputs: list[_Followed]) -> list[_Followed]:
             results[0].sign_of = operands[0]
         elif name == "add":
             results[0].shift_of = operands[0]
-        # JAX has indices below 0 count from the end by ``select_n(i < 0, i, i + size)``.
+        # JAX counts indices below 0 from the end by ``select_n(i < 0, i, i + size)``.
         elif name == "select_n" and len(operands) == 3:
             sign, one, moved = operands
             if (sign.sign_of, moved.shift_of) == (one, one):
@@ -449,10 +449,10 @@ def _follow(program: ClosedJaxpr, inputs: list[_Followed]) -> list[_Followed]:
 
 @final
 class Coregion(Kernel):
-    """The covariances W Wᵀ + diag(kappa) between outputs, by the number of the output of each row of X.
+    """The covariances W Wᵀ + diag(kappa) between outputs, by the output number in each row of X.
 
     ``On(RBF(variance=Fixed(1.0)), [0]) * On(Coregion(3), [1])`` is the intrinsic coregionalisation model of three
-    outputs: column 1 has the output, 0 to 2, or its name in a data frame, numbered in sorted order. Fix the variance of
+    outputs. Column 1 has the output, 0 to 2, or its name in a data frame, numbered in sorted order. Fix the variance of
     the other kernel, since only its product with the covariances counts.
 
     Parameters
@@ -462,15 +462,15 @@ class Coregion(Kernel):
     rank : int, default 1
         Number of latent processes R that the outputs share.
     loadings : array_like, Fixed, Parameter or NumPyro distribution, optional
-        W, shape (P, R), in units of the latent; a scalar distribution is that of each entry. The start values differ
-        between outputs and between columns, which could otherwise not become different.
+        W, shape (P, R), in units of the latent; a scalar distribution applies to each entry. The start values differ
+        between outputs and between columns, since equal values could not become different.
     kappa : float, array_like, Fixed, Parameter or NumPyro distribution
-        Variance of each output's part that it shares with no other, shape (P,), in squared units of the latent.
+        Variance of the part of each output that no other output shares, shape (P,), in squared units of the latent.
 
     Raises
     ------
     ValueError
-        For numbers that are not whole and positive, and for another shape.
+        If a number is not whole and positive, or an array has another shape.
 
     References
     ----------
@@ -502,7 +502,7 @@ class Coregion(Kernel):
                 raise ValueError(f"{name} of Coregion must be a whole number >= 1; got {shorten(value)}.")
         self.num_outputs, self.rank = int(num_outputs), int(rank)
         if loadings is None or is_distribution(loadings):
-            # The centre of a prior, such as 0, may be a point from which the loadings cannot move.
+            # The centre of a prior may be a point such as 0, from which the loadings cannot move.
             loadings = Parameter(_start(self.num_outputs, self.rank), prior=loadings)
         self.loadings = as_parameter(loadings, "loadings of Coregion", positive=False)
         self._check_shape("loadings", (self.num_outputs, self.rank))
@@ -523,7 +523,7 @@ class Coregion(Kernel):
     @property
     @double_outside_jit
     def covariance(self) -> Float[Array, "P P"]:
-        """The covariances between the outputs, W Wᵀ + diag(kappa)."""
+        """Return the covariances between the outputs, W Wᵀ + diag(kappa)."""
         W = as_array(self.loadings.value)
         return W @ W.T + jnp.diag(as_array(self.kappa.value))
 
@@ -534,7 +534,7 @@ class Coregion(Kernel):
         return self._members(X) @ jnp.diagonal(self.covariance)
 
     def _members(self, X: Inputs) -> Float[Array, "n P"]:
-        """1 at the output of each row; NaN where there is no such output."""
+        """Return 1 at the output of each row, or NaN if there is no such output."""
         is_output = as_array(X) == jnp.arange(self.num_outputs)
         return jnp.where(jnp.any(is_output, axis=1, keepdims=True), is_output, jnp.nan)
 
@@ -570,36 +570,36 @@ class Coregion(Kernel):
 
 
 def _start(num_outputs: int, rank: int) -> np.ndarray:
-    """Start values of loadings: column r falls from 1 at output r to 1/2, over sqrt(R)."""
-    # The gradient is 0 at W = 0, and in the direction from equal outputs or columns to different ones.
+    """Return start values of loadings: column r falls from 1 at output r to 1/2, over sqrt(R)."""
+    # The gradient is 0 at W = 0, and so is its part that separates equal outputs or columns.
     falling = 1.0 - 0.5 * np.arange(num_outputs) / num_outputs
     return np.stack([np.roll(falling, column) for column in range(rank)], axis=1) / np.sqrt(rank)
 
 
-# Of a mixture: no independent part.
+# The mixing of effects without an independent part.
 _ALL = Fixed(1.0)
 
 
 @final
 class Structured(Kernel):
-    """Effects of levels whose covariances are known but for scale and mixture: of areas, pedigrees, random walks.
+    """Effects of levels with known covariances, except scale and mixture: areas, pedigrees, random walks.
 
-    With B the ``basis`` and w the ``weights``, the covariances of the levels are ``variance`` times B diag(s) Bᵀ: with
-    s = mixing · w + 1 - mixing, a mixture with independent effects, or, for a ``precision``, s = 1 / (1 - mixing · w).
-    ``Structured.of`` and ``Structured.car`` make both. Columns of X have numbers of levels, 0 to K - 1; the effect of
-    a row with several is the mean of theirs, as of members of several groups.
+    B is the ``basis`` and w the ``weights``. The covariances of the levels are ``variance`` times B diag(s) Bᵀ. By
+    default s = mixing · w + 1 - mixing, a mixture with independent effects; for a ``precision``,
+    s = 1 / (1 - mixing · w). ``Structured.of`` and ``Structured.car`` make both. Columns of X have numbers of levels,
+    0 to K - 1. A row with several, e.g. a member of several groups, has the mean of their effects.
 
     Parameters
     ----------
     basis : array_like, shape (K, r)
     weights : array_like, shape (r,)
-        Numbers that are not learned.
+        Numbers, which are not learned.
     variance : float, Fixed, Parameter or NumPyro distribution
         Prior variance, in squared units of the latent.
     mixing : float, Fixed, Parameter or NumPyro distribution
         Between 0 and 1.
     precision : bool, default False
-        Whether mixing is part of precisions, not of covariances.
+        Whether mixing applies to precisions instead of covariances.
 
     References
     ----------
@@ -645,15 +645,15 @@ class Structured(Kernel):
 
     @classmethod
     def of(cls, covariance: ArrayLike, variance: Hyperparameter = 1.0, mixing: Hyperparameter = _ALL) -> "Structured":
-        """The kernel of levels with covariances (K, K), such as relatedness, times ``variance``.
+        """Return the kernel of levels with covariances (K, K), such as relatedness, times ``variance``.
 
-        Raises ValueError unless they are symmetric and positive semidefinite.
+        Raises ValueError unless the covariances are symmetric and positive semidefinite.
         """
         C = np.asarray(covariance, dtype=np.float64)
         if C.ndim != 2 or C.shape[0] != C.shape[1] or not np.isfinite(C).all() or not np.allclose(C, C.T):
             raise ValueError(f"covariance of Structured must be a symmetric matrix of numbers; got shape {C.shape}.")
         weights, basis = np.linalg.eigh(C)
-        # What is smaller is rounding.
+        # Smaller values are rounding errors.
         least = 1e-10 * max(weights.max(), 0.0)
         if weights.min() < -1e4 * least or weights.max() <= 0.0:
             raise ValueError(
@@ -664,9 +664,9 @@ class Structured(Kernel):
 
     @classmethod
     def car(cls, neighbours: ArrayLike, variance: Hyperparameter = 1.0, mixing: Hyperparameter = 0.5) -> "Structured":
-        """The kernel of a proper conditional autoregression, of precisions (D - mixing · W) / variance.
+        """Return the kernel of a proper conditional autoregression with precisions (D - mixing · W) / variance.
 
-        W, the ``neighbours`` (K, K), is 1 of areas that share a border, and D has their numbers, 1 of an island.
+        W, the ``neighbours`` (K, K), is 1 for areas that share a border. D has their numbers, and 1 for an island.
         """
         W = np.asarray(neighbours, dtype=np.float64)
         roots = 1.0 / np.sqrt(np.maximum(W.sum(axis=1), 1.0))
@@ -674,7 +674,7 @@ class Structured(Kernel):
         return cls(roots[:, None] * basis, weights, variance, mixing, precision=True)
 
     def having(self, variance: Hyperparameter, mixing: Hyperparameter = _ALL) -> "Structured":
-        """The kernel of these levels with other hyperparameters."""
+        """Return the kernel of these levels with other hyperparameters."""
         return Structured(self.basis, self.weights, variance, mixing, self.precision)
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"]:
@@ -694,7 +694,7 @@ class Structured(Kernel):
         bad = np.argwhere(~np.isin(X, np.arange(size)))
         if len(bad):
             raise ValueError(
-                f"{name} must have levels from 0 to {size - 1} where Structured reads it; got {X[tuple(bad[0])]:g} in "
+                f"{name} must have levels from 0 to {size - 1} for Structured; got {X[tuple(bad[0])]:g} in "
                 f"row {bad[0][0]}."
             )
 
@@ -703,14 +703,14 @@ class Structured(Kernel):
         return f"Structured(variance={self.variance!r}, mixing={self.mixing!r}) of {K} levels, rank {r}"
 
 
-# Covariances of levels.
+# Covariances between levels.
 
 
 def icar_covariance(neighbours: ArrayLike, scaled: bool = True) -> np.ndarray:
-    """The covariances (K, K) of an intrinsic conditional autoregression, given a matrix (K, K) of neighbours.
+    """Return the covariances (K, K) of an intrinsic conditional autoregression, given the neighbours (K, K).
 
-    In each connected part effects have the sum 0. If ``scaled``, the geometric mean of their variances is 1; a part of
-    one area, an island, has an independent effect, of variance 1 (Freni-Sterrantino, Ventrucci and Rue 2018).
+    The effects of each connected part sum to 0. If ``scaled``, the geometric mean of their variances is 1. An island, a
+    part of one area, has an independent effect of variance 1 (Freni-Sterrantino, Ventrucci and Rue 2018).
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -726,9 +726,9 @@ def icar_covariance(neighbours: ArrayLike, scaled: bool = True) -> np.ndarray:
 
 
 def walk_covariance(places: ArrayLike, order: int, scaled: bool = False) -> np.ndarray:
-    """The covariances (K, K) of a random walk of order 1 or 2 at increasing places (K,), without its constant or line.
+    """Return covariances (K, K) of a random walk of order 1 or 2 at increasing places (K,), without constant or line.
 
-    Steps over h have the variance h; with order 2 it is the change of the slope that has.
+    With order 1, a step over h has variance h. With order 2, the change of the slope has variance h.
     """
     x = np.asarray(places, dtype=np.float64)
     if len(x) <= order:
@@ -742,18 +742,18 @@ def walk_covariance(places: ArrayLike, order: int, scaled: bool = False) -> np.n
 
 
 def _inverse(Q: np.ndarray, deficiency: int, scaled: bool) -> np.ndarray:
-    """The inverse of a precision on the complement of its null space."""
+    """Return the inverse of a precision on the complement of its null space."""
     weights, basis = np.linalg.eigh(Q)
     covariance = (basis[:, deficiency:] / weights[deficiency:]) @ basis[:, deficiency:].T
     return covariance / np.exp(np.mean(np.log(np.diag(covariance)))) if scaled else covariance
 
 
 def adjacency(graph: object) -> tuple[np.ndarray, list[Any] | None]:
-    """The matrix of neighbours (K, K) and the labels of areas, None if they have none.
+    """Return the matrix of neighbours (K, K), and the labels of areas or None.
 
-    ``graph`` is a symmetric matrix of zeros and ones, also sparse or a data frame with labels on both axes; pairs of
-    labels, as a list or a data frame of two columns; a dict of lists of neighbours; or a GeoDataFrame, whose index has
-    the labels, and in which areas that touch are neighbours. Raises ValueError for others.
+    ``graph`` is a symmetric matrix of 0 and 1, possibly sparse or a data frame with labels on both axes; a list or
+    two-column data frame of pairs of labels; a dict of lists of neighbours; or a GeoDataFrame with labels as index, in
+    which touching areas are neighbours. Raises ValueError for anything else.
     """
     labels: list[Any] | None = None
     pairs: list[Any] | None = None

@@ -1,4 +1,4 @@
-"""Kernels: the base class, distances, spectra and limits of inputs."""
+"""Kernels: the base class, distances, spectra and limits on inputs."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -31,12 +31,12 @@ from pgmodels.runtime.seeds import is_distribution
 
 
 def unlimited(num_columns: int) -> Float[np.ndarray, "d 2"]:
-    """The limits of columns that may have any value."""
+    """Return the limits of columns that may have any value."""
     return np.tile([-np.inf, np.inf], (num_columns, 1))
 
 
 def intersection(limits: Sequence[Float[np.ndarray, "d 2"]]) -> Float[np.ndarray, "d 2"]:
-    """The values that are within all limits."""
+    """Return the limits of the values that are within all given limits."""
     lowest, highest = np.moveaxis(np.stack(limits), -1, 0)
     return np.stack([lowest.max(axis=0), highest.min(axis=0)], axis=1)
 
@@ -44,22 +44,22 @@ def intersection(limits: Sequence[Float[np.ndarray, "d 2"]]) -> Float[np.ndarray
 Inputs = Array | np.ndarray
 T = TypeVar("T")
 
-# How a kernel uses columns of X: only which rows are equal, as by default those of users; the values, as distances do;
-# or the values as indices of levels, of which new ones have none.
+# How a kernel uses columns of X. By default a user's kernel only compares rows for equality. A kernel of distances uses
+# the values. A kernel of levels uses the values as indices, and a new level has no index.
 Use = Literal["equality", "values", "levels"]
 
 
 def median_distance(X: Float[Inputs, "n d"]) -> np.ndarray:
-    """The median Euclidean distance between the distinct rows of X; 1.0 if there is only one.
+    """Return the median Euclidean distance between distinct rows of X, or 1.0 if there is only one row.
 
-    If there are more than 1,000, as many evenly spaced rows are used: half a million pairs, well below a second.
+    More than 1,000 rows are reduced to 1,000 evenly spaced ones: half a million pairs cost well below a second.
     """
     most_rows = 1000
     rows = np.asarray(X, dtype=np.float64)
     rows = rows[distinct_rows(rows)[0]]
     if len(rows) > most_rows:
         rows = rows[np.linspace(0, len(rows) - 1, most_rows).astype(int)]
-    # Importing SciPy's pdist costs more. Differences, not products of matrices: an outlier would drown the others.
+    # SciPy's pdist costs more to import. Differences, not matrix products: an outlier would drown all other rows.
     distances = np.concatenate([np.linalg.norm(rows[i:] - row, axis=1) for i, row in enumerate(rows)])
     distances = distances[distances > 0]
     return np.asarray(np.median(distances) if distances.size else 1.0)
@@ -68,10 +68,10 @@ def median_distance(X: Float[Inputs, "n d"]) -> np.ndarray:
 @jax.custom_jvp
 @compiled
 def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-    """Squared Euclidean distances, exactly 0 between equal rows; needs no memory beyond the result."""
+    """Return squared Euclidean distances, exactly 0 between equal rows, without memory beyond the result."""
 
     start = jnp.zeros((X.shape[0], Z.shape[0]), jnp.result_type(X, Z, jnp.float32))
-    # An unrolled sum is two to three times faster than a loop; its compile time grows with the columns.
+    # An unrolled sum is two to three times faster than a loop. Its compile time grows with the number of columns.
     most_unrolled = 32
     if X.shape[1] <= most_unrolled:
         return sum((jnp.square(x[:, None] - z[None, :]) for x, z in zip(X.T, Z.T, strict=True)), start)
@@ -81,19 +81,19 @@ def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Ar
 
 @squared_distance.defjvp
 def _squared_distance_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    # d|x - z|² = 2 (x - z)·(dx - dz), in products of matrices: reverse mode then stores no (n, m, d) array.
+    # d|x - z|² = 2 (x - z)·(dx - dz), written as matrix products: reverse mode then stores no (n, m, d) array.
     (X, Z), (dX, dZ) = primals, tangents
-    # Centre first: far from the origin the products would cancel.
+    # Centre first, since the products would cancel far from the origin.
     X, Z = X - Z[:1], Z - Z[:1]
     tangent = jnp.sum(X * dX, 1)[:, None] - X @ dZ.T - dX @ Z.T + jnp.sum(Z * dZ, 1)[None, :]
     return squared_distance(X, Z), 2.0 * tangent
 
 
 def scaled_squared_distance(X: Inputs, Z: Inputs, lengthscale: Array) -> Float[Array, "n m"]:
-    """Squared distances scaled by one lengthscale or one per column."""
+    """Return squared distances, scaled by one lengthscale or by one per column."""
     X, Z = as_array(X), as_array(Z)
     if lengthscale.ndim:
-        # Centre first: far from the origin the rounding of the division may exceed the distance.
+        # Centre first: far from the origin, the rounding error of the division may exceed the distance.
         X, Z = X - Z[:1], Z - Z[:1]
         return squared_distance(X / lengthscale, Z / lengthscale)
     return squared_distance(X, Z) / lengthscale**2
@@ -102,8 +102,8 @@ def scaled_squared_distance(X: Inputs, Z: Inputs, lengthscale: Array) -> Float[A
 class Spectrum(NamedTuple):
     """The spectral density of a stationary function of some columns.
 
-    ``density`` is a function of angular frequencies (m, d), in radians per unit of each column, with the integral
-    (2 pi)^d times the variance; ``lengthscale`` (d,) has the unit of each column. A constant has no columns, and its
+    ``density`` is a function of angular frequencies (m, d), in radians per unit of each column. The integral is
+    (2 pi)^d times the variance. ``lengthscale`` (d,) has the unit of each column. A constant has no columns, and its
     density is its variance.
     """
 
@@ -111,12 +111,12 @@ class Spectrum(NamedTuple):
     lengthscale: Float[Array, " d"]
 
 
-# By the columns of each of the independent functions whose sum is the latent.
+# The spectra of independent functions whose sum is the latent, by the columns of each function.
 Spectra = dict[tuple[int, ...], Spectrum]
 
 
 def added(one: Spectra, other: Spectra) -> Spectra:
-    """The spectra of a sum: densities of the same columns add."""
+    """Return the spectra of a sum, adding the densities of the same columns."""
 
     def total(first: Spectrum, second: Spectrum) -> Spectrum:
         lengthscale = jnp.maximum(first.lengthscale, second.lengthscale)
@@ -126,7 +126,7 @@ def added(one: Spectra, other: Spectra) -> Spectra:
 
 
 def multiplied(one: Spectra, other: Spectra) -> Spectra | None:
-    """The spectra of a product of functions of different columns, or with a constant; None if they share columns."""
+    """Return the spectra of a product of functions, or None if two non-constant functions share columns."""
     total: Spectra = {}
     for first, first_spectrum in one.items():
         for second, second_spectrum in other.items():
@@ -137,7 +137,7 @@ def multiplied(one: Spectra, other: Spectra) -> Spectra | None:
 
 
 def in_columns(spectra: Spectra, columns: tuple[int, ...]) -> Spectra:
-    """The spectra of functions whose columns are among others: column i is the column ``columns[i]`` of X."""
+    """Return the spectra with each column i replaced by the column ``columns[i]`` of X."""
     return dict(_sorted(tuple(columns[i] for i in term), spectrum) for term, spectrum in spectra.items())
 
 
@@ -152,7 +152,7 @@ def _product(first: tuple[int, ...], one: Spectrum, second: tuple[int, ...], oth
 
 
 def _sorted(columns: tuple[int, ...], spectrum: Spectrum) -> tuple[tuple[int, ...], Spectrum]:
-    """Columns in increasing order, and the spectrum as a function of frequencies in that order."""
+    """Return the columns in increasing order, and the spectrum as a function of frequencies in that order."""
     order = np.argsort(np.array(columns, int), kind="stable")
     places = np.argsort(order)
     density = lambda frequencies: spectrum.density(frequencies[:, places])  # noqa: E731
@@ -162,19 +162,19 @@ def _sorted(columns: tuple[int, ...], spectrum: Spectrum) -> tuple[tuple[int, ..
 class Kernel(Module):
     """A covariance function: ``kernel(X, Z)`` is the (n, m) matrix of prior covariances between two sets of rows.
 
-    Kernels add and multiply. Hyperparameters are fields declared as ``pgm.Parameter``: a number, an array of any shape,
-    ``pgm.Fixed``, a NumPyro distribution or a Parameter is converted to a Parameter, whose ``.value`` the kernel reads.
-    A Parameter as default declares the constraint, as in
+    Kernels add and multiply. A hyperparameter is a field declared as ``pgm.Parameter``. A number, an array of any
+    shape, ``pgm.Fixed``, a NumPyro distribution or a Parameter is converted to a Parameter, and the kernel reads its
+    ``.value``. A default Parameter declares the constraint, as in
     ``shift: pgm.Parameter = pgm.Parameter(0.0, positive=False)``. Other fields are kernels or static. A direct call,
     outside of JAX tracing, computes in double precision.
     """
 
-    # Whether positive semidefinite component kernels make it positive semidefinite; the matrices of other kernels are
-    # checked at each new set of inputs.
+    # Whether the kernel is positive semidefinite if its components are. The matrices of other kernels are checked at
+    # each new set of inputs.
     positive_semidefinite: ClassVar[bool] = False
-    # How it uses the columns that it reads.
+    # How the kernel uses the columns that it reads.
     column_use: ClassVar[Use] = "equality"
-    # Whether X must have one column, and the hyperparameters that may have an entry for each column.
+    # Whether X must have one column, and which hyperparameters may have one entry per column.
     of_one_column: ClassVar[bool] = False
     by_column: ClassVar[tuple[str, ...]] = ()
     # The hyperparameters that ``with_data_values`` sets.
@@ -195,43 +195,43 @@ class Kernel(Module):
 
     @abstractmethod
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        """The covariances between the rows of X and of Z. Raises ValueError if a lengthscale is None."""
+        """Return the covariances between the rows of X and of Z. Raise ValueError if a lengthscale is None."""
 
     @abstractmethod
     def diagonal(self, X: Float[Inputs, "n d"]) -> Float[Array, " n"]:
-        """The prior variances at the rows of X, without the matrix."""
+        """Return the prior variances at the rows of X, without computing the matrix."""
 
     def reads(self, num_columns: int, use: Use | None = None) -> tuple[int, ...]:
-        """The columns of X on which it depends, in all or by a use: rows equal in these columns share a latent."""
+        """Return the columns of X that the kernel reads, all or with one use; rows equal in them share a latent."""
         return tuple(range(num_columns)) if use in (None, self.column_use) else ()
 
     def terms(self, num_columns: int) -> tuple[tuple[int, ...], ...]:
-        """The columns of X read by each of the independent functions whose sum is the latent."""
+        """Return the columns of X that each of the independent functions reads whose sum is the latent."""
         return (self.reads(num_columns),)
 
     def rank_at(self, X: Float[Inputs, "n d"]) -> int:
-        """An upper bound of the rank of the matrix at X: the number of rows unless functions are known to be few."""
+        """Return an upper bound of the rank of the matrix at X: the number of rows, or a known number of functions."""
         features, levels = jax.eval_shape(self.features, X), np.asarray(X)[:, self.level_columns(X.shape[1])]
         return len(X) if features is None else min(len(X), features.shape[1] * len(distinct_rows(levels)[0]))
 
     def level_columns(self, num_columns: int) -> tuple[int, ...]:
-        """The columns in which rows with independent latents differ: each of their levels has coefficients of its own.
+        """Return the columns whose levels have independent latents, each level with its own coefficients.
 
-        Empty if there are no such columns.
+        The result is empty if there are no such columns.
         """
         return ()
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
-        """The F with kernel(x, z) = F(x) F(z)^T, for x and z of one level if it has ``level_columns``; else None.
+        """Return F with kernel(x, z) = F(x) F(z)^T, or None. It holds for x and z of one level of ``level_columns``.
 
-        The latent is F v with coefficients v ~ N(0, I), independent between levels.
+        The latent is F v with coefficients v ~ N(0, I), which are independent between levels.
         """
         return None
 
     def to_state_space(self) -> StateSpace:
-        """The kernel, of one column, as a Markov process whose first entry is the latent.
+        """Return the kernel of one column as a Markov process whose first entry is the latent.
 
-        Raises ValueError for kernels without such a form, and for lengthscales of None.
+        Raises ValueError if the kernel has no such form, or a lengthscale is None.
         """
         raise ValueError(
             f"{self!r} has no state-space form, which pgm.Markov() needs: use Matern12, Matern32, Matern52, Periodic, "
@@ -240,9 +240,9 @@ class Kernel(Module):
         )
 
     def spectra(self, num_columns: int) -> Spectra:
-        """The spectral densities of the independent functions whose sum is the latent, by their columns of X.
+        """Return the spectral densities of the independent functions whose sum is the latent, by their columns of X.
 
-        Raises ValueError for kernels without them, and for lengthscales of None.
+        Raises ValueError if the kernel has none, or a lengthscale is None.
         """
         raise ValueError(
             f"{self!r} has no spectral density, which pgm.Hilbert() needs: use RBF, Matern12, Matern32, Matern52, "
@@ -251,9 +251,9 @@ class Kernel(Module):
         )
 
     def resolve(self, X: Float[Inputs, "n d"]) -> "Kernel":
-        """A copy in which every lengthscale of None is set to the median distance between distinct rows of X.
+        """Return a copy in which each lengthscale of None is the median distance between distinct rows of X.
 
-        A kernel of selected columns uses the distance in these columns. Limits of None are set as by ``covering``.
+        A kernel of selected columns uses the distance in these columns. ``covering`` sets limits of None.
         """
         parameters = jax.tree.leaves(self, is_leaf=is_parameter)
         if not any(is_parameter(p) and p.value is None for p in parameters):
@@ -262,7 +262,7 @@ class Kernel(Module):
         return _filled(inner, lambda: median_distance(X))
 
     def map_components(self, change: "Change", X: Float[Inputs, "n d"]) -> "Kernel":
-        """The kernel with each component kernel replaced by ``change(component, inputs of the component)``."""
+        """Return the kernel with each component replaced by ``change(component, inputs of the component)``."""
 
         def is_component(node: object) -> bool:
             return isinstance(node, Kernel) and node is not self
@@ -270,9 +270,9 @@ class Kernel(Module):
         return jax.tree.map(lambda node: change(node, X) if is_component(node) else node, self, is_leaf=is_component)
 
     def scaled(self, factor: float) -> "Kernel":
-        """The kernel times a factor, for start values; unchanged without a free scale (learned, without a prior).
+        """Return the kernel times a factor, for start values; unchanged if no scale is learned without a prior.
 
-        The default scales the hyperparameter ``variance``; override it for kernels with another scale.
+        The default scales the hyperparameter ``variance``. Override it for kernels with another scale.
         """
         variance = getattr(self, "variance", None)
         if not isinstance(variance, Parameter) or not variance.is_free:
@@ -280,9 +280,9 @@ class Kernel(Module):
         return with_parameter(self, "variance", variance.value * factor)
 
     def check(self, num_columns: int) -> None:
-        """Raise ValueError if a field holds numbers but is not declared as a Parameter or static.
+        """Raise ValueError if a field holds numbers but is neither declared as a Parameter nor static.
 
-        Kernels with hyperparameters per column check that these have ``num_columns`` entries.
+        A kernel with hyperparameters per column also checks that they have ``num_columns`` entries.
         """
         for field in fields(self):
             value, name = getattr(self, field.name), f"{field.name} of {type(self).__name__}"
@@ -314,14 +314,14 @@ class Kernel(Module):
             raise ValueError(f"{kind} reads one column; got {num_columns}. Use pgm.On({call}, [column]).")
 
     def check_values(self, X: np.ndarray, name: str) -> None:
-        """Raise ValueError for values of X (n, d), called ``name``, at which the kernel is not defined."""
+        """Raise ValueError if the kernel is undefined at a value of X (n, d), whose name is ``name``."""
         for kernel, inputs in components(self, X):
             kernel.check_values(np.asarray(inputs), name)
 
     def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
-        """The lowest and the highest value of each column of X at which the kernel is defined."""
+        """The lowest and highest value of each column of X at which the kernel is defined."""
         every = [unlimited(num_columns)]
-        # As inputs, components have the numbers of the columns that they read, a row for each item of a pair.
+        # The inputs of a component are the numbers of the columns that it reads, one row for each item of a pair.
         for kernel, columns in components(self, np.arange(float(num_columns))[None]):
             for numbers in columns.astype(int):
                 within = unlimited(num_columns)
@@ -344,7 +344,7 @@ Change = Callable[[Kernel, Inputs], Kernel]
 
 
 def components(kernel: Kernel, X: Float[Inputs, "n d"]) -> list[tuple[Kernel, Inputs]]:
-    """The component kernels of a kernel, and the inputs of each."""
+    """Return the component kernels of a kernel, and the inputs of each."""
     found: list[tuple[Kernel, Inputs]] = []
 
     def collect(component: Kernel, inputs: Inputs) -> Kernel:
@@ -356,13 +356,13 @@ def components(kernel: Kernel, X: Float[Inputs, "n d"]) -> list[tuple[Kernel, In
 
 
 def is_positive_semidefinite(kernel: Kernel) -> bool:
-    """Whether a kernel is positive semidefinite at any inputs: the package's kernels and their combinations."""
+    """Return whether a kernel is positive semidefinite at any inputs: one of this package, or a combination."""
     values = (getattr(kernel, field.name) for field in fields(kernel))
     return kernel.positive_semidefinite and all(is_positive_semidefinite(v) for v in values if isinstance(v, Kernel))
 
 
 def with_parameter(kernel: Kernel, name: str, value: ArrayLike) -> Kernel:
-    """The kernel with another value of a hyperparameter."""
+    """Return the kernel with another value of a hyperparameter."""
     parameter = getattr(kernel, name).with_value(value)
     return eqx.tree_at(lambda changed: getattr(changed, name), kernel, parameter, is_leaf=is_parameter)
 
@@ -370,9 +370,9 @@ def with_parameter(kernel: Kernel, name: str, value: ArrayLike) -> Kernel:
 def with_data_values(
     kernel: Kernel, name: str, X: Float[Inputs, "n d"], value: Callable[[Parameter, np.ndarray], Any]
 ) -> Kernel:
-    """The kernel with each "lengthscale", "period" or "start" set to ``value(hyperparameter, inputs)``.
+    """Return the kernel with each "lengthscale", "period" or "start" set to ``value(hyperparameter, inputs)``.
 
-    ``inputs`` are those of the component kernel with the hyperparameter. It stays as it is where the value is None.
+    ``inputs`` are the inputs of the component kernel. A hyperparameter is unchanged if the value is None.
     """
     kernel = kernel.map_components(lambda component, inputs: with_data_values(component, name, inputs, value), X)
     chosen = value(getattr(kernel, name), np.asarray(X, dtype=np.float64)) if name in kernel.set_by_data else None
@@ -380,7 +380,7 @@ def with_data_values(
 
 
 def covering(kernel: Kernel, X: Float[Inputs, "n d"]) -> Kernel:
-    """The kernel with limits of None, which come from the data, set such that all rows of X are within them."""
+    """Return the kernel with limits of None set from the data, so that all rows of X are within them."""
     return with_data_values(kernel, "start", X, lambda start, x: np.min(x) if start.value is None else None)
 
 
@@ -398,7 +398,7 @@ class OfVariance(Kernel):
 
 
 class _Pair(Kernel):
-    """A kernel made of two others."""
+    """A kernel made of two kernels."""
 
     positive_semidefinite: ClassVar[bool] = True
 
@@ -411,7 +411,7 @@ class _Pair(Kernel):
 
 @final
 class Sum(_Pair):
-    """The sum of two kernels: the kernel of a sum of independent processes."""
+    """The sum of two kernels, for a sum of independent processes."""
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         return self.left(X, Z) + self.right(X, Z)
@@ -449,7 +449,7 @@ class Sum(_Pair):
 
 @final
 class Product(_Pair):
-    """The product of two kernels, entry by entry."""
+    """The elementwise product of two kernels."""
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         return self.left(X, Z) * self.right(X, Z)
@@ -500,8 +500,8 @@ class CallableKernel(Kernel):
     """Any callable ``(X, Z) -> matrix`` written in JAX, as a kernel.
 
     If the callable is a pytree (an equinox module, a ``jax.tree_util.Partial``), its floating-point arrays are
-    unconstrained hyperparameters; leaves that are NumPyro distributions, Parameters or Fixed are hyperparameters too,
-    passed to the callable as arrays. Python numbers are constants.
+    unconstrained hyperparameters. NumPyro distributions, Parameters and Fixed among its leaves are hyperparameters too;
+    the callable reads them as arrays. Python numbers are constants.
     """
 
     function: Callable[[Any, Any], Any]
@@ -557,12 +557,12 @@ def _is_declared(node: object) -> bool:
 
 
 def _is_number(leaf: object) -> bool:
-    """Whether a leaf holds floating-point numbers, which a user may expect to be learned."""
+    """Return whether a leaf holds floating-point numbers, which a user may expect to be learned."""
     return _is_declared(leaf) or isinstance(leaf, float) or eqx.is_inexact_array(leaf)
 
 
 def as_kernel(obj: Any) -> Kernel:
-    """A kernel unchanged, or a callable ``(X, Z) -> matrix`` as a kernel. Raises ValueError for anything else."""
+    """Return a kernel unchanged, or a callable ``(X, Z) -> matrix`` as a kernel. Raise ValueError otherwise."""
     if isinstance(obj, Kernel):
         return obj
     if callable(obj) and not isinstance(obj, type):
@@ -572,7 +572,7 @@ def as_kernel(obj: Any) -> Kernel:
 
 
 def with_values(kernel: T) -> T:
-    """The kernel with its hyperparameters as arrays; values of None are set to 1."""
+    """Return the kernel with its hyperparameters as arrays, and 1 for each value of None."""
     return bare_arrays(_filled(kernel, lambda: 1.0))
 
 
@@ -582,7 +582,7 @@ def _filled(kernel: T, value: Callable[[], ArrayLike]) -> T:
 
 
 def check_traced(kernel: Kernel, num_columns: int) -> None:
-    """Raise ValueError if a kernel cannot be compiled, or returns another shape than (n, m)."""
+    """Raise ValueError if a kernel cannot be compiled, or if its shape is not (n, m)."""
     values = with_values(kernel)
     X, Z = (jax.ShapeDtypeStruct((rows, num_columns), jnp.result_type(float)) for rows in (3, 2))
     try:
@@ -593,7 +593,7 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
         leaves, _ = jax.tree_util.tree_flatten_with_path(kernel, is_leaf=is_parameter)
         arrays = [(path, leaf.value) for path, leaf in leaves if is_parameter(leaf) and np.ndim(leaf.value)]
         shapes = [f"{jax.tree_util.keystr(path).lstrip('.')} has shape {np.shape(value)}" for path, value in arrays]
-        remedy = f"It must take X (n, d) and Z (m, d) and return the (n, m) matrix{'; ' * bool(shapes)}"
+        remedy = f"It must accept X (n, d) and Z (m, d) and return the (n, m) matrix{'; ' * bool(shapes)}"
         remedy += f"{', '.join(shapes)}."
         if isinstance(error, jax.errors.JAXTypeError):
             remedy = "It needs concrete array values: write it with jax.numpy instead of NumPy, and jnp.where for if."
@@ -606,12 +606,12 @@ def check_traced(kernel: Kernel, num_columns: int) -> None:
 
 
 def _covariances(kernel: Kernel, X: Array, Z: Array) -> tuple[Array, Array]:
-    """The traced function of ``check_traced``: a single one, so that kernels of equal structure are traced once."""
+    """Return the traced function of ``check_traced``. It is shared, so kernels of equal structure are traced once."""
     return kernel(X, Z), kernel.diagonal(X)
 
 
 def scalar(value: Hyperparameter, name: str, owner: Kernel) -> Parameter:
-    """A hyperparameter that is one number."""
+    """Return a hyperparameter that must be one number."""
     label = f"{name} of {type(owner).__name__}"
     parameter = as_parameter(value, label)
     if np.ndim(parameter.value):

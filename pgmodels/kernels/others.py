@@ -1,4 +1,4 @@
-"""Kernels that are not stationary on the real line, and centred functions, and functions by level."""
+"""Periodic and linear kernels, noise, random walks, centred functions, and functions by level."""
 
 from typing import ClassVar, final
 
@@ -53,9 +53,9 @@ class Periodic(OfVariance):
     period : float, Fixed, Parameter or NumPyro distribution
         In units of X.
     harmonics : int, optional
-        The number of harmonics that ``form=pgm.Markov()`` keeps, which has two entries of the state for each; other
-        forms do not read it. By default those that leave out less than 1e-8 of the variance at the lengthscale given
-        here, 20 at most: 5 at a lengthscale of 2, 8 at 1 and 14 at 0.5.
+        Number of harmonics that ``form=pgm.Markov()`` keeps, with two state entries each; other forms ignore it. The
+        default leaves out less than 1e-8 of the variance at the lengthscale given here, with at most 20 harmonics. It
+        is 5 at a lengthscale of 2, 8 at 1 and 14 at 0.5.
 
     References
     ----------
@@ -86,7 +86,7 @@ class Periodic(OfVariance):
         self.harmonics = int(harmonics)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        # |e^{2ia} - e^{2ib}|² = 4 sin²(a - b): the RBF kernel between points on a circle per column.
+        # |e^{2ia} - e^{2ib}|² = 4 sin²(a - b): the RBF kernel between points on one circle per column.
         lengthscale = as_array(self.lengthscale.value)
         if lengthscale.ndim:
             lengthscale = jnp.concatenate([lengthscale, lengthscale])
@@ -106,16 +106,16 @@ class Periodic(OfVariance):
 
 @final
 class Cosine(OfVariance):
-    """The kernel of sines of one period with a random amplitude and phase, variance · cos(2π (x - z) / period).
+    """The kernel of sines with one period and a random amplitude and phase, variance · cos(2π (x - z) / period).
 
-    Times Matern32, say, it is that of oscillations that change over a lengthscale.
+    The product with e.g. Matern32 is the kernel of oscillations that change over a lengthscale.
 
     Parameters
     ----------
     variance : float, Fixed, Parameter or NumPyro distribution
         Prior variance of the latent, in squared units of the latent.
     period : float, Fixed, Parameter or NumPyro distribution
-        In units of X, which has one column.
+        In units of X. X must have one column.
 
     References
     ----------
@@ -157,12 +157,12 @@ class Linear(Kernel):
     Parameters
     ----------
     variance : float, array_like, Fixed, Parameter or NumPyro distribution
-        Prior variance of the slopes, in squared units of the latent over those of X: one number, or one per column,
-        shape (d,).
+        Prior variance of the slopes, in squared units of the latent over squared units of X: one number, or one per
+        column, shape (d,).
     root : array_like, Fixed, Parameter or NumPyro distribution, optional
-        The lower Cholesky root (d, d) of the slopes' correlations, such as ``dist.LKJCholesky(d, 1.0)``; by default
-        slopes are independent. The product with ``White`` of a column of groups is the kernel of (x + z | group) in
-        regression formulas.
+        Lower Cholesky root (d, d) of the slopes' correlations, such as ``dist.LKJCholesky(d, 1.0)``. By default, slopes
+        are independent. The product with ``White`` of a column of groups is the kernel of (x + z | group) in regression
+        formulas.
     """
 
     positive_semidefinite: ClassVar[bool] = True
@@ -205,7 +205,7 @@ class Linear(Kernel):
 
 @final
 class Constant(OfVariance):
-    """The kernel of a constant function: the same covariance everywhere.
+    """The kernel of a constant function, with the same covariance everywhere.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ class Constant(OfVariance):
 
 @final
 class White(OfVariance):
-    """White noise: ``variance`` where two rows are equal, 0 elsewhere.
+    """White noise: ``variance`` for equal rows, 0 otherwise.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ class White(OfVariance):
 
     Notes
     -----
-    It is a function of the inputs: equal rows share their noise, within a data set and between two.
+    The noise is a function of the inputs: equal rows share it, within a data set and between data sets.
     """
 
     def __init__(self, variance: Hyperparameter = 1.0):
@@ -268,22 +268,22 @@ class White(OfVariance):
 class RandomWalk(Kernel):
     """The kernel of a random walk (Brownian motion) of one column, variance · (min(x, z) - start), 0 at its start.
 
-    Steps over h units of x have the variance h · ``variance``, whatever happened before: the local level of structural
-    time series, and a random walk of order one where x is 1, 2, 3, ... The level at the start is the GP's mean; add
-    ``Constant`` for one that is uncertain.
+    A step over h units of x has variance h · ``variance``, independently of earlier steps. It is the local level of
+    structural time series, and a random walk of order one if x is 1, 2, 3, ... The level at the start is the GP's mean.
+    Add ``Constant`` if that level is uncertain.
 
     Parameters
     ----------
     variance : float, Fixed, Parameter or NumPyro distribution
-        Prior variance of a step over one unit of x, in squared units of the latent over those of x.
+        Prior variance of a step over one unit of x, in squared units of the latent per unit of x.
     start : float, optional
-        The x before all others, a number that is not learned. By default the smallest of X, set when the model
-        is fitted, rows without y that are kept for predictions included: new inputs can then not be before it.
+        The start, before all x; a number that is not learned. By default it is the smallest x when the model is fitted,
+        including rows without y that are kept for predictions. New inputs cannot be before it.
 
     Raises
     ------
     ValueError
-        For values of x before the start.
+        If a value of x is before the start.
 
     References
     ----------
@@ -325,8 +325,8 @@ class RandomWalk(Kernel):
         if len(before):
             raise ValueError(
                 f"{name} is {X[before[0], 0]:g} in row {before[0]}, before the start of RandomWalk, "
-                f"{float(self.start.value):g}: give an earlier one, as in pgm.RandomWalk(start=...), and add "
-                "pgm.Constant() for the level there."
+                f"{float(self.start.value):g}: give an earlier start, as in pgm.RandomWalk(start=...), and add "
+                "pgm.Constant() for the level at that start."
             )
 
     def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
@@ -354,25 +354,25 @@ class RandomWalk(Kernel):
 
 @final
 class Centred(Kernel):
-    """The kernel of a function less its constant and, with ``line``, its line, over nodes.
+    """The kernel of a function minus its constant and, with ``line``, its line, over nodes.
 
-    A function g of another kernel is replaced by g minus the least-squares fit of these at the ``nodes``. The line
-    then has coefficients of its own. With ``levels`` the last column of X has numbers of levels,
-    each with a constant and a line of its own.
+    The kernel's function g is replaced by g minus its least-squares fit of these at the ``nodes``. The line then has
+    separate coefficients. With ``levels``, the last column of X has numbers of levels, and each level has its own
+    constant and line.
 
     Parameters
     ----------
     kernel : Kernel
         The kernel of g.
     nodes : array_like, shape (m, d)
-        Rows at which squares are summed, such as the data or a part of them; numbers that are not learned.
+        Rows in the least-squares fit, such as the data or a part of them; numbers that are not learned.
     line : bool, default True
     levels : int, default 0
-        The number of levels.
+        Number of levels.
 
     References
     ----------
-    Wood 2017, section 5.4.1, of constraints on smooths.
+    Wood 2017, section 5.4.1, about constraints on smooths.
     """
 
     positive_semidefinite: ClassVar[bool] = True
@@ -396,7 +396,7 @@ class Centred(Kernel):
         return Centred(self.kernel.scaled(factor), self.nodes, self.line, self.levels)
 
     def _functions(self, X: Float[Inputs, "n d"]) -> Float[Array, "n p"]:
-        """The functions that are taken out, of columns in units of the nodes' deviations."""
+        """Return the functions that are removed, of columns in units of the nodes' deviations."""
         nodes, X = as_array(self.nodes.value), as_array(X)
         count = X.shape[1] - (self.levels > 0)
         functions = jnp.ones((len(X), 1))
@@ -410,9 +410,9 @@ class Centred(Kernel):
         return (members[:, :, None] * functions[:, None, :]).reshape(len(X), -1)
 
     def _weights(self, X: Float[Inputs, "n d"]) -> Float[Array, "n m"]:
-        """The weights of the nodes' values in the fit at rows of X."""
+        """Return the weights of the nodes' values in the fit at rows of X."""
         B = self._functions(as_array(self.nodes.value))
-        # A level at which all inputs are equal has no line.
+        # A level has no line if all its inputs are equal.
         gram = B.T @ B + 1e-10 * len(B) * jnp.eye(B.shape[1])
         return self._functions(X) @ cho_solve((jnp.linalg.cholesky(gram), True), B.T)
 
@@ -429,18 +429,18 @@ class Centred(Kernel):
 
 @final
 class ByLevel(Kernel):
-    """The kernel of independent functions, one of each level, with variances and lengthscales of their own.
+    """The kernel of independent functions, one per level, each with its own variance and lengthscale.
 
     The last column of X has numbers of levels, 0 to K - 1.
 
     Parameters
     ----------
     kernel : Kernel
-        The kernel of each function in units of its lengthscale, of variance 1.
+        Kernel of each function, with variance 1, in units of its lengthscale.
     variance, lengthscale : array_like, Fixed, Parameter or NumPyro distribution
-        Shape (K,), or one number or distribution of each entry, in squared units of the latent and in units of X.
+        Shape (K,), or one number or distribution for each entry; in squared units of the latent, and in units of X.
     num_levels : int
-        K.
+        Number of levels K.
     """
 
     positive_semidefinite: ClassVar[bool] = True
@@ -469,7 +469,7 @@ class ByLevel(Kernel):
         self.kernel.check(num_columns - 1)
 
     def _scaled_inputs(self, X: Float[Inputs, "n d"]) -> tuple[Array, Array, Array]:
-        """The inputs in units of the lengthscales, the levels and the standard deviations."""
+        """Return the inputs in units of the lengthscales, the levels and the standard deviations."""
         X = as_array(X)
         level = X[:, -1].astype(int)
         lengthscales = as_array(self.lengthscale.value)[level]

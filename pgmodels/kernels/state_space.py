@@ -14,9 +14,9 @@ from pgmodels.runtime.precision import Module
 
 
 class StateSpace(Module):
-    """A Gaussian Markov process x(t) in d dimensions of mean zero, whose first entry is the latent.
+    """A Gaussian Markov process x(t) in d dimensions with mean zero; its first entry is the latent.
 
-    x(t + dt) = F(dt) x(t) + noise of covariance Q(dt), with F and Q functions of dt >= 0. Law: F(dt) P(t) is the
+    x(t + dt) = F(dt) x(t) + noise with covariance Q(dt), for functions F and Q of dt >= 0. Law: F(dt) P(t) is the
     covariance of x(t + dt) with x(t), and P(t + dt) = F(dt) P(t) F(dt)^T + Q(dt).
     """
 
@@ -27,36 +27,36 @@ class StateSpace(Module):
 
     @property
     def is_exact(self) -> bool:
-        """Whether it is the kernel, at all values of its hyperparameters."""
+        """Whether the process has exactly the kernel, at all values of its hyperparameters."""
         return True
 
     @property
     def omitted_variance(self) -> Float[Array, ""]:
-        """The variance by which it falls short of the kernel: 0 if it is exact."""
+        """The variance of the kernel that the process leaves out; 0 if the process is exact."""
         return jnp.zeros(())
 
     @property
     @abstractmethod
     def dimension(self) -> int:
-        """The number of entries of a state, d."""
+        """The number d of entries of a state."""
 
     @abstractmethod
     def covariance(self, t: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """The prior covariance P(t) of the states at times t."""
+        """Return the prior covariance P(t) of the states at times t."""
 
     @abstractmethod
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """F(dt)."""
+        """Return F(dt)."""
 
     @abstractmethod
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """Q(dt), each entry to full relative accuracy however short dt is."""
+        """Return Q(dt), each entry to full relative accuracy however short dt is."""
 
 
 class MaternState(StateSpace):
     """A Matérn process of half-integer order with its derivatives, in units of the lengthscale over √(2 order).
 
-    ``order`` is 2 ν = 1, 3 or 5, and the state has (order + 1) / 2 entries. Source: Hartikainen and Särkkä 2010.
+    ``order`` is 2 ν = 1, 3 or 5. The state has (order + 1) / 2 entries. Source: Hartikainen and Särkkä 2010.
     """
 
     order: int = eqx.field(static=True)
@@ -72,7 +72,7 @@ class MaternState(StateSpace):
         return jnp.broadcast_to(stationary, (len(t), *stationary.shape))
 
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """The exponential of a matrix with the only eigenvalue -1."""
+        """Return the exponential of a matrix whose only eigenvalue is -1."""
         s = self._scaled(dt)
         powers = s[:, None] ** np.arange(self.dimension)
         return jnp.exp(-s)[:, None, None] * jnp.tensordot(powers, _coefficients(self.dimension)[0], 1)
@@ -86,7 +86,7 @@ class MaternState(StateSpace):
 
 
 class ConstantState(StateSpace):
-    """A constant."""
+    """A constant process."""
 
     variance: Float[Array, ""]
     dimension = 1
@@ -112,7 +112,7 @@ class WhiteState(ConstantState):
 
 
 class LineState(StateSpace):
-    """A line through the origin, and its slope."""
+    """A line through the origin, with its slope."""
 
     variance: Float[Array, ""]
     dimension = 2
@@ -130,7 +130,7 @@ class LineState(StateSpace):
 
 
 class WalkState(ConstantState):
-    """A random walk, 0 at its start; ``variance`` is that of a step over one unit of time."""
+    """A random walk, 0 at its start; ``variance`` is the variance of a step over one unit of time."""
 
     start: Float[Array, ""]
     is_stationary = False
@@ -143,7 +143,7 @@ class WalkState(ConstantState):
 
 
 class PairState(StateSpace):
-    """A process made of two independent ones."""
+    """A process made of two independent processes."""
 
     first: StateSpace
     second: StateSpace
@@ -158,7 +158,7 @@ class PairState(StateSpace):
 
 
 class SumState(PairState):
-    """The states of two processes; the first entry of the first is replaced by the sum of the first two."""
+    """The states of two processes; the first entry is the sum of both latents."""
 
     @property
     def omitted_variance(self) -> Float[Array, ""]:
@@ -207,7 +207,7 @@ class ProductState(PairState):
         return _kronecker(self.first.transition(dt), self.second.transition(dt))
 
     def noise(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        # P1 x P2 - F1 P1 F1^T x F2 P2 F2^T without cancellation.
+        # P1 x P2 - F1 P1 F1^T x F2 P2 F2^T, computed without cancellation.
         F = self.first.transition(dt)
         carried = F @ self.first.covariance(dt) @ jnp.swapaxes(F, 1, 2)
         return _kronecker(self.first.noise(dt), self.second.covariance(dt)) + _kronecker(carried, self.second.noise(dt))
@@ -215,8 +215,8 @@ class ProductState(PairState):
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def incomplete_gammas(x: Float[Array, " m"], count: int) -> Float[Array, "m count"]:
-    """P(k, x) = 1 - exp(-x) sum_{j < k} x^j / j! for k = 1 to ``count``, x >= 0, to full relative accuracy."""
-    # Below 2 they are summed as series, of enough terms for full relative accuracy.
+    """Return P(k, x) = 1 - exp(-x) sum_{j < k} x^j / j! for k = 1 to ``count``, x >= 0, to full relative accuracy."""
+    # Below 2, they are summed as series with enough terms for full relative accuracy.
     is_small, small = x < 2.0, jnp.minimum(x, 2.0)
     term = small**count / factorial(count)
     series = jnp.zeros_like(x)
@@ -238,7 +238,7 @@ def _slopes_of_gammas(count: int, primals: tuple[Array], tangents: tuple[Array])
 
 @cache
 def _coefficients(d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients of exp(s) F(s) in s^k, (d, d, d), and of Q in P(k + 1, 2 s), (2 d - 1, d, d), for unit variance."""
+    """Return unit-variance coefficients of exp(s) F(s) in s^k, (d, d, d), and Q in P(k + 1, 2 s), (2 d - 1, d, d)."""
     companion = np.diag(np.ones(d - 1), 1)
     companion[-1] = [-comb(d, j) for j in range(d)]
     powers = [np.linalg.matrix_power(companion + np.eye(d), k) / factorial(k) for k in range(d)]
@@ -260,7 +260,7 @@ def _matrices(entries: list[list[Array]]) -> Float[Array, "m i j"]:
 
 
 def block_diagonal(one: Float[Array, "*n i i"], other: Float[Array, "*n j j"]) -> Float[Array, "*n d d"]:
-    """Block-diagonal matrices of two blocks."""
+    """Return block-diagonal matrices of two blocks."""
     i, j, rest = one.shape[-1], other.shape[-1], [(0, 0)] * (one.ndim - 2)
     return jnp.pad(one, [*rest, (0, j), (0, j)]) + jnp.pad(other, [*rest, (i, 0), (i, 0)])
 
@@ -273,9 +273,9 @@ def _kronecker(one: Float[Array, "m i i"], other: Float[Array, "m j j"]) -> Floa
 class OscillatorState(StateSpace):
     """The sum of harmonics 1, 2, ... of a frequency, each a cos(j frequency t) + b sin(j frequency t).
 
-    The state has the quadrature pair of each harmonic, and the sum in place of the first entry of the first pair.
-    ``variances`` are those of the harmonics, ``frequency`` is in radians a unit of time, and ``omitted`` is the
-    variance of the harmonics that it leaves out, None for a wave without others.
+    The state has the quadrature pair of each harmonic; the first entry of the first pair is replaced by the sum.
+    ``variances`` has one entry per harmonic, and ``frequency`` is in radians per unit of time. ``omitted`` is the
+    variance of the harmonics that are left out, or None for a wave that has no other harmonics.
     """
 
     variances: Float[Array, " k"]
@@ -299,7 +299,7 @@ class OscillatorState(StateSpace):
         return jnp.broadcast_to(stationary, (len(t), *stationary.shape))
 
     def transition(self, dt: Float[Array, " m"]) -> Float[Array, "m d d"]:
-        """The rotation of each pair."""
+        """Return the rotation of each pair."""
         angles = jnp.repeat(self.frequency * dt[:, None] * np.arange(1, len(self.variances) + 1), 2, axis=1)
         eye, turn = np.eye(self.dimension), np.kron(np.eye(len(self.variances)), [[0.0, -1.0], [1.0, 0.0]])
         rotations = jnp.cos(angles)[:, :, None] * eye + jnp.sin(angles)[:, :, None] * turn
@@ -310,29 +310,29 @@ class OscillatorState(StateSpace):
 
     @property
     def _sum(self) -> np.ndarray:
-        """The matrix that replaces the first entry by the sum of the first entries of all pairs."""
+        """Return the matrix that replaces the first entry by the sum of the first entries of all pairs."""
         matrix = np.eye(self.dimension)
         matrix[0, ::2] = 1.0
         return matrix
 
 
 def harmonic_shares(lengthscale: Float[Array, ""] | float, count: int) -> Float[Array, " count+1"]:
-    """The shares of harmonics 0 to ``count`` in the variance of a periodic kernel of this lengthscale.
+    """Return the shares of harmonics 0 to ``count`` in the variance of a periodic kernel of this lengthscale.
 
-    exp(-2 sin^2(a/2) / lengthscale^2) = sum_j shares_j cos(j a), with shares of modified Bessel functions: 2 I_j(z)
-    exp(-z), z = 1 / lengthscale^2. Source: Solin and Särkkä 2014, equation 23; by a sum over a period.
+    exp(-2 sin^2(a/2) / lengthscale^2) = sum_j shares_j cos(j a), with shares from modified Bessel functions: 2 I_j(z)
+    exp(-z), z = 1 / lengthscale^2. Source: Solin and Särkkä 2014, equation 23; computed by a sum over a period.
     """
-    # Exact to rounding for all numbers that ``harmonics_for`` chooses.
+    # The sum is exact to rounding for all numbers that ``harmonics_for`` chooses.
     points = 192 + 4 * count
     angles = 2.0 * np.pi * np.arange(points) / points
     waves = np.cos(angles * np.arange(count + 1)[:, None]) * np.where(np.arange(count + 1) == 0, 1.0, 2.0)[:, None]
     profile = jnp.exp(-2.0 * (np.sin(0.5 * angles) / lengthscale) ** 2)
-    # Shares below rounding may be negative.
+    # Shares below the rounding error may be negative.
     return jnp.maximum(waves @ profile / points, 0.0)
 
 
 def harmonics_for(lengthscale: float) -> int:
-    """The number of harmonics that leave out less than a share 1e-8 of the variance, and 20 at most."""
+    """Return the number of harmonics, at most 20, that leave out less than a share 1e-8 of the variance."""
     from scipy.special import ive
 
     # The time of a step grows with the third power of the largest number.

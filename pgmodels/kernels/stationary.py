@@ -1,4 +1,4 @@
-"""Stationary kernels, functions of the distance between inputs."""
+"""Stationary kernels: functions of the distance between inputs."""
 
 import math
 from abc import abstractmethod
@@ -17,7 +17,7 @@ from pgmodels.runtime.precision import as_array
 
 
 class Stationary(OfVariance):
-    """A kernel of the scaled distance r = ‖x - z‖ / lengthscale; subclasses define its ``profile``."""
+    """A kernel of the scaled distance r = ‖x - z‖ / lengthscale. Subclasses define its ``profile``."""
 
     column_use: ClassVar[Use] = "values"
     by_column: ClassVar[tuple[str, ...]] = ("lengthscale",)
@@ -30,7 +30,7 @@ class Stationary(OfVariance):
         self.lengthscale = as_parameter(lengthscale, f"lengthscale of {type(self).__name__}", from_data=True)
 
     def _spectra(self, num_columns: int, correlation: Callable[[Array, int], Array]) -> Spectra:
-        """From the density of the profile at squared frequencies, in radians per lengthscale, in a dimension."""
+        """Return the spectrum from the profile's density at squared frequencies, in radians per lengthscale."""
         self._require_lengthscale()
         lengthscale = jnp.broadcast_to(as_array(self.lengthscale.value), (num_columns,))
         scale = as_array(self.variance.value) * jnp.prod(lengthscale)
@@ -49,7 +49,7 @@ class Stationary(OfVariance):
 
     @abstractmethod
     def profile(self, squared: Float[Array, "n m"]) -> Float[Array, "n m"]:
-        """The correlation as a function of r²."""
+        """Return the correlation as a function of r²."""
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
         self._require_lengthscale()
@@ -66,7 +66,7 @@ class RBF(Stationary):
     variance : float, Fixed, Parameter or NumPyro distribution
         Prior variance of the latent, in squared units of the latent.
     lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
-        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        In units of X: one number, or one per column, shape (d,). The default is the median Euclidean distance between
         distinct rows of X, set when the model is fitted.
 
     Examples
@@ -79,7 +79,7 @@ class RBF(Stationary):
            [0.271]])
     """
 
-    # Type checkers do not see an __init__ of a base class.
+    # Type checkers do not find the __init__ of a base class.
     def __init__(self, variance: Hyperparameter = 1.0, lengthscale: Hyperparameter | None = None):
         super().__init__(variance, lengthscale)
 
@@ -98,7 +98,7 @@ class _Matern(Stationary):
     variance : float, Fixed, Parameter or NumPyro distribution
         Prior variance of the latent, in squared units of the latent.
     lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
-        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        In units of X: one number, or one per column, shape (d,). The default is the median Euclidean distance between
         distinct rows of X, set when the model is fitted.
 
     References
@@ -113,7 +113,7 @@ class _Matern(Stationary):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # The sections of this docstring belong to each kernel's own.
+        # The sections of this docstring are appended to the docstring of each kernel.
         cls.__doc__ = f"{cls.__doc__}{(_Matern.__doc__ or '').partition('.')[2]}"
 
     def to_state_space(self) -> StateSpace:
@@ -183,10 +183,10 @@ class RationalQuadratic(Stationary):
     variance : float, Fixed, Parameter or NumPyro distribution
         Prior variance of the latent, in squared units of the latent.
     lengthscale : float, array_like, Fixed, Parameter or NumPyro distribution, optional
-        In units of X: one number, or one per column, shape (d,). By default the median Euclidean distance between
+        In units of X: one number, or one per column, shape (d,). The default is the median Euclidean distance between
         distinct rows of X, set when the model is fitted.
     alpha : float, Fixed, Parameter or NumPyro distribution
-        Shape; the kernel tends to RBF as it grows.
+        Shape; the kernel tends to RBF as alpha grows.
 
     References
     ----------

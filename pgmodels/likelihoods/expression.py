@@ -1,4 +1,4 @@
-"""Expressions of formulas and their symbols."""
+"""Expressions of formulas, and their symbols."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pgmodels.runtime.precision import as_array
 
 
 class Scaled(NamedTuple):
-    """factor · exp(logarithm); the factor has the sign of the number and carries its derivative."""
+    """The number factor · exp(logarithm); the factor has the sign of the number and carries its derivative."""
 
     factor: Array
     logarithm: Array
 
     @classmethod
     def of(cls, value: Array, logarithm: Array | float = 0.0) -> Scaled:
-        """value · exp(logarithm), with a factor of -1, 0 or 1."""
+        """Return value · exp(logarithm), with a factor of -1, 0 or 1."""
         xp = namespace(value)
         size = constant(xp.abs(value))
         size = xp.where((size > 0) & xp.isfinite(size), size, 1.0)
@@ -36,14 +36,14 @@ class Scaled(NamedTuple):
 
     @classmethod
     def of_log(cls, logarithm: Array) -> Scaled:
-        """A number >= 0 by its logarithm."""
+        """Return a number >= 0, given its logarithm."""
         xp = namespace(logarithm)
         zero = xp.isneginf(logarithm)
         return cls(xp.where(zero, 0.0, 1.0), xp.where(zero, 0.0, logarithm))
 
     @property
     def value(self) -> Array:
-        """The number."""
+        """The number itself."""
         return self.factor * namespace(*self).exp(_limited(self.factor, self.logarithm))
 
     @property
@@ -52,12 +52,12 @@ class Scaled(NamedTuple):
         return namespace(*self).log(self.factor) + self.logarithm
 
     def power(self, exponent: float) -> Scaled:
-        """The power to a number."""
+        """Return the power with a number as exponent."""
         factor = self.factor ** int(exponent) if exponent == int(exponent) else self.factor**exponent
         return Scaled(factor, exponent * self.logarithm)
 
     def power_of_any(self, exponent: Array) -> Scaled:
-        """The power to an array, of whole numbers where the base is negative. 0 ** 0 is 1."""
+        """Return the power with an array as exponent, whole if the base is negative. 0 ** 0 is 1."""
         xp = namespace(*self, exponent)
         zero, off = self.factor == 0, exponent == 0
         odd = xp.where(exponent == xp.round(exponent), xp.where(exponent % 2 == 0, 1.0, -1.0), xp.nan)
@@ -67,13 +67,13 @@ class Scaled(NamedTuple):
 
 
 def product(numbers: Sequence[Scaled]) -> Scaled:
-    """The product of numbers."""
+    """Return the product of numbers."""
     factors, logarithms = zip(*numbers, strict=True)
     return Scaled(math.prod(factors[1:], start=factors[0]), sum(logarithms[1:], logarithms[0]))
 
 
 def total(numbers: Sequence[Scaled]) -> Scaled:
-    """The sum of numbers."""
+    """Return the sum of numbers."""
     xp = namespace(*(array for number in numbers for array in number))
     stacked = (xp.stack(xp.broadcast_arrays(*arrays)) for arrays in zip(*numbers, strict=True))
     summed = total_along(Scaled(*xp.broadcast_arrays(*stacked)), 0)
@@ -81,7 +81,7 @@ def total(numbers: Sequence[Scaled]) -> Scaled:
 
 
 def total_along(numbers: Scaled, axis: int) -> Scaled:
-    """The sum along an axis, which is kept with length 1."""
+    """Return the sum along an axis, which is kept with length 1."""
     factor, logarithm = numbers
     xp = namespace(factor, logarithm)
     top = xp.max(xp.where(factor == 0, -xp.inf, logarithm), axis=axis, keepdims=True)
@@ -91,7 +91,7 @@ def total_along(numbers: Scaled, axis: int) -> Scaled:
 
 
 def _limited(factor: Array, logarithm: Array) -> Array:
-    """The logarithm, limited where the factor is zero, whose derivative is then finite."""
+    """Return the logarithm, limited if the factor is zero, so that its derivative is finite."""
     xp = namespace(factor, logarithm)
     return xp.where(factor == 0, xp.minimum(logarithm, 700.0), logarithm)
 
@@ -103,10 +103,10 @@ def _limited(factor: Array, logarithm: Array) -> Array:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Environment:
-    """Values for the symbols: ``y`` (n,) or (n, columns), ``f`` (..., n, latents) and the parameters by name.
+    """Values of the symbols: ``y`` (n,) or (n, columns), ``f`` (..., n, latents) and the parameters by name.
 
-    A parameter is one number, or an array that broadcasts against ``f``. Expressions are evaluated by JAX where one of
-    these is its array, else by NumPy.
+    A parameter is one number, or an array that broadcasts against ``f``. JAX evaluates expressions if one of the values
+    is a JAX array, else NumPy.
     """
 
     y: ArrayLike
@@ -115,11 +115,11 @@ class Environment:
 
     @cached_property
     def xp(self) -> Any:
-        """The module of the functions of these arrays: NumPy or JAX's."""
+        """The module with functions for these arrays: NumPy or jax.numpy."""
         return namespace(self.y, self.f, *self.parameters.values())
 
     def array(self, value: ArrayLike) -> Any:
-        """The value as an array of that module."""
+        """Return the value as an array of that module."""
         return np.asarray(value, np.float64) if self.xp is np else as_array(value)
 
 
@@ -142,7 +142,7 @@ BinaryOperator: TypeAlias = Callable[["Expression", "Operand"], "Expression"]
 
 
 def _operator(build: Build) -> tuple[BinaryOperator, BinaryOperator]:
-    """A binary operator of Python for expressions, and the one for an expression on the right-hand side."""
+    """Return a binary operator for expressions, and its version for an expression on the right-hand side."""
     return (lambda x, other: build(x.algebra, x, other)), (lambda x, other: build(x.algebra, other, x))
 
 
@@ -171,7 +171,7 @@ class Expression(ABC):
     ``evaluate`` returns (..., n, 1) for one value per datum and (..., n, latents) for a vector over the latents.
     """
 
-    # The modules that build and print nodes import all node classes: ``pgmodels.likelihoods`` sets these attributes.
+    # ``pgmodels.likelihoods`` sets these attributes: the modules that build and print nodes import all node classes.
     algebra: ClassVar[Algebra]
     writer: ClassVar[Callable[[Expression, int], Tree]]
 
@@ -191,7 +191,7 @@ class Expression(ABC):
 
     @cached_property
     def latent_free(self) -> bool:
-        """Whether the expression is a coefficient: a function of y and parameters only."""
+        """Whether the expression is a coefficient, a function of y and parameters only."""
         return all(child.latent_free for child in self.children)
 
     @cached_property
@@ -201,7 +201,7 @@ class Expression(ABC):
 
     @cached_property
     def sign(self) -> int | None:
-        """1 or -1 if the expression cannot have the other sign, else None. Observations are assumed to be >= 0."""
+        """The sign 1 or -1 if the expression cannot have the other sign, else None. Observations are assumed >= 0."""
         return 1 if self.nonnegative else None
 
     @cached_property
@@ -216,24 +216,24 @@ class Expression(ABC):
 
     @abstractmethod
     def evaluate(self, env: Environment) -> Array:
-        """The value at ``env``."""
+        """Return the value at ``env``."""
 
     def log_evaluate(self, env: Environment) -> Array:
-        """The logarithm of the value, without overflow or cancellation where the structure allows that."""
+        """Return the logarithm of the value, without overflow or cancellation if the structure allows that."""
         return env.xp.log(self.evaluate(env))
 
     def scaled(self, env: Environment) -> Scaled:
-        """The value, of any sign, as a factor and a logarithm that do not over- or underflow."""
+        """Return the value, of any sign, as a factor and a logarithm that do not over- or underflow."""
         if self.extreme and self.nonnegative:
             return Scaled.of_log(self.log_evaluate(env))
         return Scaled.of(self.evaluate(env))
 
     def notation(self, precedence: int = 0) -> Tree:
-        """The notation tree, in brackets if the context binds as tightly as ``precedence``."""
+        """Return the notation tree, in brackets if the context binds as tightly as ``precedence``."""
         return type(self).writer(self, precedence)
 
     def text(self) -> str:
-        """The expression as plain text in infix notation."""
+        """Return the expression as plain text in infix notation."""
         return to_text(self.notation())
 
     __str__ = __repr__ = text
@@ -250,7 +250,7 @@ class Expression(ABC):
     __iter__ = None
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: object) -> Expression:
-        """Operators with a NumPy scalar give an expression; NumPy's functions raise TypeError."""
+        """Return an expression for an operator with a NumPy scalar. Raise TypeError for NumPy functions."""
         operation = _OPERATORS.get(ufunc.__name__)
         several = any(isinstance(x, np.ndarray) and x.ndim for x in inputs)
         if operation is not None and method == "__call__" and not several:
@@ -286,7 +286,7 @@ class Expression(ABC):
         return self.algebra.absolute(self)
 
 
-# NumPy's names of the operators, which a NumPy scalar on the left-hand side delegates to the expression.
+# NumPy's names of the operators. A NumPy scalar on the left-hand side delegates them to the expression.
 _OPERATORS: dict[str, Callable[..., Expression]] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
     "power": operator.pow, "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt,
@@ -296,7 +296,7 @@ _OPERATORS: dict[str, Callable[..., Expression]] = {
 Operand: TypeAlias = Expression | int | float
 
 
-# The name in ``parameters`` of the positions of the latents in ``f``, (latents,) or (n, latents), if f is a subset.
+# The name in ``parameters`` for the positions of the latents in ``f``, (latents,) or (n, latents), if f is a subset.
 POSITIONS = "positions of f"
 
 
@@ -347,7 +347,7 @@ class Observation(Expression):
 
 
 class ParameterSymbol(Expression):
-    """A parameter of the likelihood, or an entry of a vector of ``length``: ``cuts[0]``, ``rate[y[1]]``."""
+    """A parameter of the likelihood, or an entry of a vector with ``length``, e.g. ``cuts[0]`` or ``rate[y[1]]``."""
 
     labels = ("name", "positive", "place", "length")
 
@@ -378,7 +378,7 @@ class ParameterSymbol(Expression):
 
 
 class VectorSymbol:
-    """A vector parameter; a formula uses its entries: ``cuts[0]``, ``rate[y[1]]``, or in a loop."""
+    """A vector parameter. A formula uses its entries, e.g. ``cuts[0]``, ``rate[y[1]]``, or in a loop."""
 
     def __init__(self, name: str, positive: bool, length: int):
         self.name, self.positive, self.length = name, positive, length
@@ -428,7 +428,7 @@ class Positions(Expression):
 
 
 class LatentSymbol(Expression):
-    """Latents of a formula, with their ``index`` in the notation; None for ``f`` itself."""
+    """The latents of a formula, with their ``index`` in the notation, or None for ``f`` itself."""
 
     latent_free = False  # type: ignore[assignment]
     index: int | str | Expression | None
@@ -438,7 +438,7 @@ class LatentSymbol(Expression):
 
 
 class Latent(LatentSymbol):
-    """One latent value: ``f`` of a model with one latent, ``f[j]`` otherwise."""
+    """One latent value: ``f`` in a model with one latent, else ``f[j]``."""
 
     labels = ("position", "size")
 
@@ -482,7 +482,7 @@ class Latents(LatentSymbol):
 
 
 class Selected(LatentSymbol):
-    """The latent with an index from the data: ``f[y]``."""
+    """The latent whose index comes from the data: ``f[y]``."""
 
     labels = ("size",)
     index: Expression
@@ -493,8 +493,8 @@ class Selected(LatentSymbol):
 
     def evaluate(self, env: Environment) -> Array:
         index = self.index.evaluate(env)
-        # Of few latents a masked sum over all, else a gather. With several observations per row of latents the masked
-        # sum would copy all latents for each.
+        # Few latents are selected by a masked sum over all, more by a gather. With several observations per row of
+        # latents, the masked sum would copy all latents for each.
         if self.size <= 16 and index.ndim <= env.f.ndim:
             return env.xp.sum(env.xp.where(index == env.xp.arange(self.size), env.f, 0.0), axis=-1, keepdims=True)
         place = env.xp.clip(env.xp.nan_to_num(index), 0, self.size - 1).astype(int)

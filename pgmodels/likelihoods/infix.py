@@ -39,7 +39,7 @@ _ROOTS = ((math.sqrt(2.0 * math.pi), call("sqrt", factors(2, "π"))), (math.sqrt
 
 
 def write(expression: Expression, precedence: int = 0) -> Tree:
-    """The notation tree of a number or an operation; symbols have a method ``notation``."""
+    """Return the notation tree of a number or an operation; symbols have a method ``notation``."""
     match expression:
         case Constant():
             numerator, under = _fraction(abs(expression.value))
@@ -104,12 +104,12 @@ def _call(expression: Call, precedence: int) -> Tree:
 
 
 def _ratio(number: float, above: list[Expression], below: list[Expression], precedence: int) -> Tree:
-    """number * above / below, a sum over the latents last."""
+    """Return number * above / below, with a sum over the latents last."""
     numerator, under = _fraction(abs(number))
     above = sorted(above, key=lambda factor: (isinstance(factor, Reduction), not isinstance(factor, ParameterSymbol)))
     divided = bool(under or below)
     top: list[Tree] = [numerator] if numerator != Number("1") or not above else []
-    # A factor after a sum over the latents would be read as part of the summand.
+    # After a sum over the latents, a factor would look like part of the summand.
     open_ended = [isinstance(f, Reduction) and f is above[-1] and not divided for f in above]
     top += [factor.notation(1 if last else 2) for factor, last in zip(above, open_ended, strict=True)]
     single = len(under) + len(below) == 1
@@ -128,7 +128,7 @@ def _over(above: Sequence[Tree], below: Sequence[Tree]) -> Tree:
 
 
 def _plain(value: float) -> tuple[str, str] | None:
-    """A number as numerator and denominator, or None if that is not short."""
+    """Return a number as numerator and denominator, or None if these are not short."""
     if value == int(value) and abs(value) < 1e15:
         return str(int(value)), ""
     for denominator in (2, 3, 4, 6, 8):
@@ -139,7 +139,7 @@ def _plain(value: float) -> tuple[str, str] | None:
 
 
 def _fraction(value: float) -> tuple[Number, list[Tree]]:
-    """A number >= 0 as a numerator and the factors of a denominator."""
+    """Return a number >= 0 as a numerator and the factors of a denominator."""
     plain, root = _plain(value), []
     for root_value, written in _ROOTS:
         eighths = 8.0 * value * root_value
@@ -152,7 +152,7 @@ def _fraction(value: float) -> tuple[Number, list[Tree]]:
 
 
 def _common_number(expression: Expression) -> tuple[float, Expression]:
-    """Write a sum whose coefficients have one absolute value as that number times a sum."""
+    """Write a sum as a number times a sum, if all coefficients have this absolute value."""
     if not isinstance(expression, Sum):
         return 1.0, expression
     coefficients = [split_number(child)[0] for child in expression.children]

@@ -1,4 +1,4 @@
-"""Likelihoods: a formula of y and latents, its density, powers of it, and Gaussian moments."""
+"""Likelihoods: a formula of y and latents, its density and powers, and Gaussian moments."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -42,12 +42,12 @@ from pgmodels.runtime.precision import (
 
 
 def is_gaussian(formula: Expression) -> bool:
-    """Whether a formula is exp of a quadratic in y (its first column) times factors that do not depend on y."""
+    """Return whether a formula is exp of a quadratic in y[0], times factors that do not depend on y."""
     return _degree_of_log(formula) == 2
 
 
 def _degree_of_log(formula: Expression) -> int | None:
-    """The degree of log p as a polynomial in y, None if it is not one."""
+    """Return the degree of log p as a polynomial in y, or None if it is not a polynomial."""
     if not _reads_y(formula):
         return 0
     if isinstance(formula, Product):
@@ -80,7 +80,7 @@ def _largest(degrees: list[int | None]) -> int | None:
 
 
 def _reads_y(expression: Expression) -> bool:
-    """Whether an expression reads y, or its first column if it has several."""
+    """Return whether an expression reads y, or its first column if y has several."""
     if isinstance(expression, Observation):
         return expression.column in (None, 0)
     return any(map(_reads_y, expression.children))
@@ -94,12 +94,12 @@ Values = Mapping[str, ArrayLike]
 
 
 class Likelihood(DoublePrecision, Module):
-    """p(y | f) of one datum as a formula.
+    """The density p(y | f) of one datum as a formula.
 
     ``parameters`` has a Parameter for each argument of the formula after ``y`` and ``f``. ``num_latents`` is the number
-    of latent GPs if the likelihood fixes it. ``conditional_mean`` and ``conditional_variance`` are formulas of E[y | f]
-    and Var[y | f], needed if the support is not a short list of values. ``sampler`` draws y with NumPy. ``options`` are
-    the arguments of the function ``name`` that are not parameters, by name.
+    of latent GPs, if the likelihood fixes it. ``conditional_mean`` and ``conditional_variance`` are formulas of
+    E[y | f] and Var[y | f]; they are needed unless the support is a short list of values. ``sampler`` draws y with
+    NumPy. ``options`` are the arguments of the function ``name`` that are not parameters, by name.
     """
 
     parameters: dict[str, Parameter]
@@ -118,13 +118,13 @@ class Likelihood(DoublePrecision, Module):
         return super().__getstate__() | dict(zip(names, functions, strict=True))
 
     def formula(self, size: int) -> Expression:
-        """The formula over ``size`` latents, as an expression."""
+        """Return the formula over ``size`` latents as an expression."""
         return trace(self.function, size, self.symbols)
 
     def support(self, size: int) -> Support:
-        """The support of y: as declared, else inferred from the formula.
+        """Return the declared support of y, or else infer it from the formula.
 
-        Class indices if the formula reads f[y] or largest(f, y), real numbers if it is Gaussian in y.
+        A formula that reads f[y] or largest(f, y) has class indices; a formula that is Gaussian in y has real numbers.
         """
         if self.declared_support is not None:
             return self.declared_support
@@ -138,9 +138,9 @@ class Likelihood(DoublePrecision, Module):
         return Undeclared(columns + 1)
 
     def moments(self, y: ArrayLike, f: np.ndarray, size: int) -> tuple[RealArray, RealArray] | None:
-        """E[y | f] and Var[y | f], shapes (..., n), by their formulas or for a formula that is Gaussian in y.
+        """Return E[y | f] and Var[y | f], shapes (..., n), or None if they are unknown.
 
-        None if the likelihood has neither.
+        They are known from formulas, or if the density is Gaussian in y.
         """
         mean, variance = self.conditional_mean, self.conditional_variance
         if mean is not None and variance is not None:
@@ -148,19 +148,19 @@ class Likelihood(DoublePrecision, Module):
         return self.gaussian_moments(y, f) if self.is_gaussian(size) else None
 
     def gaussian_moments(self, y: ArrayLike, f: Array | np.ndarray) -> tuple[Array, Array]:
-        """Mean and variance (..., n) of y for a formula that is Gaussian in y."""
+        """Return the mean and variance (..., n) of y for a formula that is Gaussian in y."""
         return _gaussian_moments(self.function, f.shape[-1], self.symbols, y, f, self.values)
 
     def is_gaussian(self, size: int) -> bool:
-        """Whether y, a real number, is Gaussian given the latents."""
+        """Return whether y is a real number that is Gaussian given the latents."""
         return is_gaussian(self.formula(size)) and self.support(size).is_whole_line
 
     def draws_exactly(self, size: int) -> bool:
-        """Whether y can be drawn without numerical inversion of its distribution function."""
+        """Return whether y can be drawn without numerical inversion of its distribution function."""
         return self.sampler is not None or self.is_gaussian(size)
 
     def draw(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-        """A draw by the sampler of the first column of y for each datum, with y (n,) or (n, columns), latents (n, L).
+        """Draw the first column of y for each datum by the sampler, from y (n,) or (n, columns) and latents (n, L).
 
         Raises ValueError if the sampler does not return one number per datum.
         """
@@ -180,7 +180,7 @@ class Likelihood(DoublePrecision, Module):
         return drawn.astype(np.float64)
 
     def columns(self, size: int, *formulas: Formula | None) -> set[int]:
-        """The columns of y that the formulas read."""
+        """Return the columns of y that the formulas read."""
         read = [columns_of(trace(formula, size, self.symbols)) for formula in formulas if formula is not None]
         return set().union(*read)
 
@@ -190,12 +190,12 @@ class Likelihood(DoublePrecision, Module):
         return {name: parameter.value for name, parameter in self.parameters.items()}
 
     def at(self, y: ArrayLike, f: ArrayLike) -> Environment:
-        """The values of the formula's symbols as NumPy's arrays."""
+        """Return the values of the formula's symbols as NumPy arrays."""
         values = {name: np.asarray(value) for name, value in self.values.items()}
         return Environment(np.asarray(y), np.asarray(f), values)
 
     def with_values(self, values: Values) -> "Likelihood":
-        """A copy with other values of some parameters; arrays broadcast against latents (..., n, L)."""
+        """Return a copy with other values of some parameters; arrays broadcast against latents (..., n, L)."""
         if not values:
             return self
         parameters = {name: p.with_value(values.get(name, p.value)) for name, p in self.parameters.items()}
@@ -203,20 +203,20 @@ class Likelihood(DoublePrecision, Module):
 
     @property
     def symbols(self) -> Symbols:
-        """Name, positivity and length of each parameter; the length of a scalar is None."""
+        """The name, positivity and length of each parameter; the length of a scalar is None."""
         return tuple((name, bool(p.positive), p.length) for name, p in self.parameters.items())
 
     def __repr__(self) -> str:
         arguments = [f"{name}={value!r}" for name, value in self.options]
         arguments += [f"{name}={p.written(with_sign=True)}" for name, p in self.parameters.items()]
         if not self.options and isinstance(self.declared_support, Classes) and self.function.__name__ != self.name:
-            # Made by a function of the number of classes, such as LogisticSoftmax.
+            # The likelihood was made by a function of the number of classes, such as LogisticSoftmax.
             arguments.insert(0, str(self.declared_support.num_classes))
         return f"{self.name}({', '.join(arguments)})"
 
 
 class LikelihoodFamily:
-    """The result of the decorator ``pgm.likelihood``: call it with parameter values to get a Likelihood."""
+    """The result of ``pgm.likelihood``; a call with parameter values returns a Likelihood."""
 
     def __init__(
         self,
@@ -240,8 +240,8 @@ class LikelihoodFamily:
             others = [argument.name for argument in _read_arguments(formula, f"{name}=")[2:]]
             if sorted(others) != sorted(argument.name for argument in arguments[2:]):
                 raise ValueError(
-                    f"{name}= of the likelihood {function.__name__} must take y, f and the parameters of the formula "
-                    f"({', '.join(argument.name for argument in arguments[2:]) or 'none'}); it takes "
+                    f"{name}= of the likelihood {function.__name__} must accept y, f and the formula's parameters "
+                    f"({', '.join(argument.name for argument in arguments[2:]) or 'none'}); got "
                     f"({', '.join(others) or 'none'}) after the first two."
                 )
         if sampler is not None:
@@ -275,10 +275,10 @@ class LikelihoodFamily:
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Likelihood:
-        """The likelihood with these parameter values; numbers are start values for ``fit``."""
+        """Return the likelihood with these parameter values; numbers are start values for ``fit``."""
         names = [argument.name for argument in self.arguments]
         if len(args) > len(names):
-            raise ValueError(f"{self.__name__} takes {len(names)} parameters ({', '.join(names)}); got {len(args)}.")
+            raise ValueError(f"{self.__name__} has {len(names)} parameters ({', '.join(names)}); got {len(args)}.")
         values = dict(zip(names, args, strict=False)) | kwargs
         unknown = sorted(set(values) - set(names))
         if unknown:
@@ -319,7 +319,7 @@ _OBSERVED_NAMES = ("y", "observation", "observed")
 
 
 def _read_arguments(function: Formula, what: str) -> list[inspect.Parameter]:
-    """The arguments of a formula, or ValueError if the first two cannot be y and f, or one is unnamed."""
+    """Return the arguments of a formula. Raise ValueError unless the first two can be y and f and all have names."""
     if not callable(function):
         raise ValueError(f"{what} of a likelihood must be a function of y and f; got {function!r}.")
     name = getattr(function, "__name__", type(function).__name__)
@@ -329,10 +329,10 @@ def _read_arguments(function: Formula, what: str) -> list[inspect.Parameter]:
     if kinds - {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}:
         raise ValueError(f"{what} {name} must name its parameters, without *args, **options and /; got ({listed}).")
     if len(arguments) < 2:
-        raise ValueError(f"{what} {name} must take y and f first, as in def {name}(y, f); got ({listed}).")
+        raise ValueError(f"{what} {name} must accept y and f first, as in def {name}(y, f); got ({listed}).")
     if arguments[0].name in _LATENT_NAMES or arguments[1].name in _OBSERVED_NAMES:
         raise ValueError(
-            f"{what} {name} takes ({listed}), but the observation comes first and the latent second: write "
+            f"{what} {name} has the arguments ({listed}), but the observation comes first and the latent second: write "
             f"def {name}(y, f)."
         )
     return arguments
@@ -363,16 +363,16 @@ def likelihood(
     num_latents: int | None = None,
     sampler: Sampler | None = None,
 ) -> LikelihoodFamily | Callable[[Formula], LikelihoodFamily]:
-    """Turn a formula into a likelihood; used as a decorator, with or without options.
+    """Turn a formula into a likelihood; a decorator, with or without options.
 
-    As in ``def name(y, f, slope=pgm.Parameter(2.0))``. The formula is called once, with symbols; it uses arithmetic,
-    comparisons, ``pgm.sigmoid``, ``pgm.exp``, ``pgm.sum`` and so on. Factors that do not depend on f may be omitted.
+    Its parameters follow, e.g. ``def name(y, f, slope=pgm.Parameter(2.0))``. It is called once, with symbols, and uses
+    arithmetic, comparisons, ``pgm.sigmoid``, ``pgm.sum`` and so on. Factors that do not depend on f may be omitted.
 
     Parameters
     ----------
     function : callable
         The formula of p(y | f): a function of the observation ``y`` (``y[0]``, ``y[1]`` if it has columns), the latent
-        value or vector of latents ``f``, and parameters. Parameters are real numbers unless their default has
+        value or vector of latents ``f``, and parameters. A parameter is a real number unless its default has
         ``positive=True`` or a ``constraint``.
     support : Support, optional
         The support of y (``pgm.Binary()``, ``pgm.Counts()``, ...), for checks and predictions.
@@ -381,18 +381,18 @@ def likelihood(
     num_latents : int, optional
         The number of latents, if the formula fixes it.
     sampler : callable, optional
-        ``sampler(rng, y, f, parameter)`` draws y (n,) with a NumPy generator, instead of numerical inversion of the
-        formula's distribution function: ``f`` is (n,) or (latents, n), and ``y`` is (n,) or (columns, n).
+        ``sampler(rng, y, f, parameter)`` draws y (n,) with a NumPy generator. It replaces numerical inversion of the
+        formula's distribution function. ``f`` is (n,) or (latents, n), and ``y`` is (n,) or (columns, n).
 
     Returns
     -------
     LikelihoodFamily
-        Called with parameter values, it gives a Likelihood. With options alone, the decorator that returns it.
+        A call with parameter values returns a Likelihood. With options alone, the result is the decorator.
 
     Raises
     ------
     ValueError
-        If the arguments of the functions do not match, or ``support`` is not one.
+        If the arguments of the functions do not match, or ``support`` is not a support.
 
     Examples
     --------
@@ -414,19 +414,19 @@ def likelihood(
 def pack_functions(
     function: Formula, mean: Formula | None, variance: Formula | None, sampler: Sampler | None
 ) -> list[PickledByName | PickledByValue | None]:
-    """The functions of a likelihood for pickling: functions of a module by name, as attributes of the family."""
+    """Return the functions of a likelihood for pickling; functions of a module are stored by name."""
     roles = {"function": function, "mean": mean, "variance": variance, "sampler": sampler}
     family = getattr(function, "__qualname__", "")
     return [f and pack_function(f, f"{family}.{role}") for role, f in roles.items()]
 
 
-# Up to this many latents NumPy evaluates a formula before a program would be compiled.
+# Up to this number of latents, NumPy evaluates a formula faster than a program is compiled.
 _FEW = 2_000_000
 
 
 @np.errstate(all="ignore")
 def _run(program: compiled[..., R], likelihood: Likelihood, y: ArrayLike, f: ArrayLike, *formulas: Formula) -> R:
-    """Evaluate a program at latents f (..., n, L): by NumPy at few, else compiled."""
+    """Evaluate a program at latents f (..., n, L): by NumPy if they are few, else compiled."""
     traced = formulas, np.shape(f)[-1], likelihood.symbols
     if np.size(f) > _FEW:
         return program(*traced, as_array(y), as_array(f), likelihood.values)
@@ -449,7 +449,7 @@ def _values(
 def _gaussian_moments(
     function: Formula, size: int, symbols: Symbols, y: ArrayLike, f: Array | np.ndarray, values: Values
 ) -> tuple[Array, Array]:
-    """Mean m and variance s² (..., n) of y: at y = 0, log p has slope m/s² and curvature -1/s²."""
+    """Return the mean m and variance s² (..., n) of y: at y = 0, log p has slope m/s² and curvature -1/s²."""
     formula, y = trace(function, size, symbols), jnp.asarray(y, dtype=f.dtype)
     first = jnp.zeros(y.shape) if y.ndim == 1 else y.at[..., 0].set(0.0)
     direction = jnp.ones(y.shape) if y.ndim == 1 else jnp.zeros(y.shape).at[..., 0].set(1.0)
@@ -466,7 +466,7 @@ def _gaussian_moments(
 
 @lru_cache(maxsize=512)
 def trace(function: Formula, size: int, symbols: Symbols) -> Expression:
-    """Call a formula with symbols: an expression over ``size`` latents."""
+    """Call a formula with symbols and return an expression over ``size`` latents."""
     f = Latent(0, 1) if size == 1 else Latents(size)
     parameters = {
         name: ParameterSymbol(name, positive) if length is None else VectorSymbol(name, positive, length)
@@ -475,11 +475,11 @@ def trace(function: Formula, size: int, symbols: Symbols) -> Expression:
     try:
         return as_expression(function(Observation(), f, **parameters))
     except TypeError as error:
-        # Errors of JAX and other libraries name the symbol's type but no remedy.
+        # Errors of JAX and other libraries name the type of the symbol but no remedy.
         if "pgmodels.likelihoods" not in str(error):
             raise
         raise TypeError(
-            f"the formula {function.__name__} calls a function that does not take its symbols ({error}): use "
+            f"the formula {function.__name__} calls a function that does not accept its symbols ({error}): use "
             "arithmetic and the functions pgm.exp, pgm.log, pgm.sqrt, pgm.sum and so on."
         ) from error
 
@@ -489,13 +489,13 @@ def _nodes(expression: Expression) -> list[Expression]:
 
 
 def columns_of(formula: Expression) -> list[int]:
-    """The columns of y that an expression reads."""
+    """Return the columns of y that an expression reads."""
     return [node.column for node in _nodes(formula) if isinstance(node, Observation) and node.column is not None]
 
 
 @double_precision
 def log_density(likelihood: Likelihood, y: ArrayLike, f: ArrayLike) -> np.ndarray:
-    """log p(y | f) of each datum, shape (..., n), for f (..., n, latents).
+    """Return log p(y | f) of each datum, shape (..., n), for f (..., n, latents).
 
     ``y`` is (..., n), or (..., n, columns) if the formula reads columns; its leading axes broadcast against f's.
     """
@@ -503,15 +503,15 @@ def log_density(likelihood: Likelihood, y: ArrayLike, f: ArrayLike) -> np.ndarra
 
 
 def log_integral(likelihood: Likelihood, y: ArrayLike, f: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
-    """log Σ_k w_k p(y | f_k) of each datum, (..., n), for f (nodes, n, latents) and log weights (nodes,).
+    """Return log Σ_k w_k p(y | f_k) of each datum, (..., n), for f (nodes, n, latents) and log weights (nodes,).
 
-    ``y`` is (n,), or (..., 1, n) for several values at the same nodes; columns are one more, last axis.
+    ``y`` is (n,), or (..., 1, n) for several values at the same nodes. Columns of y are an additional last axis.
     """
     return logsumexp(log_density(likelihood, y, f) + log_weights[:, None], axis=-2)
 
 
 def entries_out_of_range(formula: Expression, env: Environment) -> Iterator[tuple[ParameterSymbol, np.ndarray]]:
-    """Parameter entries whose index, computed from y, is out of range, and a mask (n,) of the rows."""
+    """Return parameter entries whose index, computed from y, is out of range, and a mask (n,) of the rows."""
     if isinstance(formula, ParameterSymbol) and formula.children:
         index = np.asarray(formula.children[0].evaluate(env))[..., 0]
         invalid = ~np.isin(index, np.arange(formula.length))
@@ -522,20 +522,20 @@ def entries_out_of_range(formula: Expression, env: Environment) -> Iterator[tupl
 
 
 def undefined_coefficients(formula: Expression, env: Environment) -> Iterator[tuple[Expression, np.ndarray]]:
-    """Coefficients of latents that are not finite in some rows, and a mask (n,) of the rows."""
+    """Return coefficients of latents that are not finite in some rows, and a mask (n,) of the rows."""
     for coefficient in coefficients(formula):
         log = coefficient.nonnegative
         values = np.asarray(coefficient.log_evaluate(env) if log else coefficient.evaluate(env))
-        # A logarithm of -inf is allowed: indicators may be 0.
+        # A logarithm of -inf is allowed, since indicators may be 0.
         undefined = (np.isnan(values) | (np.isinf(values) & ~(log & (values < 0))))[..., 0]
         if undefined.any():
             yield coefficient, np.broadcast_to(undefined, np.shape(env.f)[:-1])
 
 
 def coefficients(formula: Expression, inside: bool = False) -> Iterator[Expression]:
-    """Terms added to latents, which must be finite, such as log(y) in f + log(y).
+    """Return the terms added to latents, which must be finite, such as log(y) in f + log(y).
 
-    ``inside`` the argument of a function factors must be finite too; other factors are only used by their logarithms.
+    Factors ``inside`` the argument of a function must be finite too. Other factors are used only by their logarithms.
     """
     if formula.latent_free:
         return
@@ -555,7 +555,7 @@ def _log_density(
 
 @dataclass(frozen=True)
 class OfFormula:
-    """A formula made from another one, whose name it has."""
+    """A formula that is made from another formula and has its name."""
 
     formula: Formula
 
@@ -566,7 +566,7 @@ class OfFormula:
 
 @dataclass(frozen=True)
 class Weighted(OfFormula):
-    """A formula to the power of the weight, the column of y after the formula's ``num_columns``."""
+    """A formula to the power of a weight, the column of y after the formula's ``num_columns``."""
 
     num_columns: int
 
@@ -576,14 +576,14 @@ class Weighted(OfFormula):
 
 
 def to_power(likelihood: Likelihood, size: int) -> Likelihood:
-    """The likelihood over ``size`` latents to the power of a weight, one more column of y."""
+    """Return the likelihood over ``size`` latents to the power of a weight, which is one more column of y."""
     support = likelihood.support(size)
     formula = Weighted(likelihood.function, support.num_columns)
     return replace(likelihood, function=formula, declared_support=Given(support, Positive()))
 
 
 def check_weights(value: Any, num_rows: int) -> np.ndarray:
-    """Weights as a float64 array (n,); ValueError unless they are one number >= 0 per row, not all 0."""
+    """Return weights as a float64 array (n,). Raise ValueError unless each is >= 0 and one is positive."""
     weights = as_numbers(value, "weights")
     if weights.shape != (num_rows,):
         hint = f" Use {as_array_code(value, 'weights')}.ravel()." if weights.shape == (num_rows, 1) else ""
@@ -592,9 +592,9 @@ def check_weights(value: Any, num_rows: int) -> np.ndarray:
         )
     if (row := first_row(~(np.isfinite(weights) & (weights >= 0)))) is not None:
         raise ValueError(
-            f"weights must be finite and >= 0; got {weights[row]:g} in row {row}. A weight is how often a row "
-            "counts: a row of weight 0 is ignored."
+            f"weights must be finite and >= 0; got {weights[row]:g} in row {row}. A weight is the number of times "
+            "that a row counts; a row of weight 0 is ignored."
         )
     if not weights.any():
-        raise ValueError("weights are all 0, so that every row is ignored: give some of them a weight above 0.")
+        raise ValueError("weights are all 0, and so every row is ignored: give at least one row a weight above 0.")
     return weights

@@ -1,4 +1,4 @@
-"""Likelihoods made from others: with additive noise, or switched between regimes."""
+"""Likelihoods made from other likelihoods: sums of latents, latents as parameters, one likelihood per output."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +28,9 @@ from pgmodels.runtime.messages import shorten
 
 @dataclass(frozen=True)
 class Sums:
-    """Latents that are sums of latents: number l is the sum of the latents ``sums[l]``, and of offsets.
+    """Latents that are sums of latents and offsets: latent l is the sum of the latents ``sums[l]``.
 
-    Columns of y after the first ``num_columns`` are offsets of the latents ``offsets``, in turn.
+    Columns of y after the first ``num_columns`` are offsets, one for each latent in ``offsets``.
     """
 
     sums: tuple[tuple[int, ...], ...]
@@ -38,7 +38,7 @@ class Sums:
     offsets: tuple[int, ...]
 
     def of(self, terms: Sequence[Any], columns: Sequence[Any]) -> list[Any]:
-        """The sums of terms, and of the columns of y that are offsets: of expressions or of arrays."""
+        """Return the sums of terms and offset columns of y, of expressions or of arrays."""
         values = [reduce(add, [terms[number] for number in numbers]) for numbers in self.sums]
         for number, column in zip(self.offsets, columns, strict=True):
             values[number] = values[number] + column
@@ -47,7 +47,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Summed(OfFormula):
-    """A formula of sums of latents."""
+    """A formula whose latents are sums of latents."""
 
     sums: Sums
 
@@ -61,7 +61,7 @@ class Summed(OfFormula):
 
 @dataclass(frozen=True)
 class SummedSampler:
-    """A sampler of y for sums of latents."""
+    """A sampler of y for a formula whose latents are sums of latents."""
 
     sampler: Sampler
     sums: Sums
@@ -75,7 +75,7 @@ class SummedSampler:
 
 @dataclass(frozen=True)
 class Modelled(OfFormula):
-    """A formula whose parameters ``names`` are their ``lows`` plus exponentials of latents after the first ``size``."""
+    """A formula whose parameters ``names`` are ``lows`` plus exponentials of the latents after the first ``size``."""
 
     size: int
     names: tuple[str, ...]
@@ -90,7 +90,7 @@ class Modelled(OfFormula):
 
 @dataclass(frozen=True)
 class ModelledSampler:
-    """A sampler of y for such a formula."""
+    """A sampler of y for a formula whose parameters depend on latents."""
 
     sampler: Sampler
     of: Modelled
@@ -102,9 +102,9 @@ class ModelledSampler:
 
 
 def modelled(likelihood: Likelihood, size: int, lows: Mapping[str, float]) -> Likelihood:
-    """A likelihood with ``size`` latents, and one more for each of its positive parameters ``lows``.
+    """Return a likelihood with ``size`` latents, and one more for each of its positive parameters ``lows``.
 
-    Each of these is its value in ``lows`` plus the exponential of its latent.
+    Each such parameter is its value in ``lows`` plus the exponential of its latent.
     """
     function = Modelled(likelihood.function, size, tuple(lows), tuple(lows.values()))
     moments = likelihood.conditional_mean, likelihood.conditional_variance
@@ -122,28 +122,28 @@ def modelled(likelihood: Likelihood, size: int, lows: Mapping[str, float]) -> Li
 
 
 def with_predictor(likelihood: Likelihood, terms: int | Sequence[int], offset: bool = False) -> Likelihood:
-    """A likelihood whose latents are sums of latents, as in a regression with several terms.
+    """Return a likelihood whose latents are sums of latents, as in a regression with several terms.
 
-    Each term is a GP of its own in the model, with its own kernel and form, and a column of the result.
+    Each term is a separate GP in the model, with its own kernel and form, and a column of the result.
 
     Parameters
     ----------
     likelihood : Likelihood
         A likelihood whose formula reads its latent ``f``, or ``f[0]``, ``f[1]`` and so on.
     terms : int or sequence of int
-        The number of terms of the predictor; of each predictor if the likelihood has several latents.
+        Number of terms of the predictor, or of each predictor if the likelihood has several latents.
     offset : bool
-        Whether y has one more column, the last one, that is added to the first predictor.
+        Whether y has one more column, the last one, which is added to the first predictor.
 
     Returns
     -------
     Likelihood
-        Over as many latents as there are terms.
+        A likelihood over as many latents as there are terms.
 
     Raises
     ------
     ValueError
-        For numbers of terms that do not match the likelihood.
+        If the numbers of terms do not match the likelihood.
 
     Examples
     --------
@@ -167,9 +167,9 @@ def with_predictor(likelihood: Likelihood, terms: int | Sequence[int], offset: b
 
 
 def summed(likelihood: Likelihood, sums: Sequence[Iterable[int]], offsets: Sequence[int] = ()) -> Likelihood:
-    """A likelihood whose latent number l is the sum of the latents ``sums[l]``.
+    """Return a likelihood whose latent l is the sum of the latents ``sums[l]``.
 
-    y has one more column for each of ``offsets``, the number of the latent that it is added to.
+    y has one more column for each entry of ``offsets``, the index of the latent to which the column is added.
     """
     support = likelihood.support(len(sums))
     groups = tuple(tuple(int(n) for n in terms) for terms in sums)
@@ -187,7 +187,7 @@ def summed(likelihood: Likelihood, sums: Sequence[Iterable[int]], offsets: Seque
 
 
 class SwitchedSupport(Support):
-    """An observation, the number k of its output, and the covariate columns of support k, as many as any has."""
+    """An observation, the number k of its output, and covariates of support k, padded to the largest number."""
 
     def __init__(self, supports: tuple[Support, ...]):
         self.supports = supports
@@ -227,7 +227,7 @@ class SwitchedSupport(Support):
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
-        """The pieces of each output are empty in the rows of the others."""
+        """Return the pieces of all outputs; the pieces of an output are empty in the rows of other outputs."""
         pieces = []
         for output, support in enumerate(self.supports):
             rows = y[:, 1] == output
@@ -248,21 +248,21 @@ class SwitchedSupport(Support):
         return y
 
     def values(self) -> np.ndarray | None:
-        """The values of an observation, if they are the same few for all outputs."""
+        """Return the values of an observation if they are the same few for all outputs, else None."""
         lists = [support.values() for support in self.supports]
         distinct = {None if values is None else tuple(values.tolist()) for values in lists}
         return lists[0] if len(distinct) == 1 else None
 
 
 def _check_output(support: Support, y: np.ndarray, rows: np.ndarray, output: int) -> None:
-    """Raise ValueError if observations at the rows of an output are outside its support, with the row in y."""
+    """Raise ValueError if observations of an output are outside its support, with the row in y."""
     try:
         support.check(y[rows])
     except ValueError as error:
         message = re.sub(r"in row (\d+)", lambda match: f"in row {rows[int(match[1])]}", str(error))
         place = "column 0 of y" if support.num_columns == 1 else "y without its column of the output"
         row = "" if "in row" in message else f", in row {_first_invalid(support, y, rows)}"
-        # The message's remedy for y applies to these columns.
+        # The remedy for y in the message applies to these columns.
         raise ValueError(f"{place}, at output {output}{row}: {message}") from None
 
 
@@ -276,12 +276,12 @@ def _first_invalid(support: Support, y: np.ndarray, rows: np.ndarray) -> int:
 
 
 def columns_of_output(y: np.ndarray, num_columns: int) -> np.ndarray:
-    """Observations (n,) or (n, num_columns) of one output's likelihood, without the column of the output."""
+    """Return observations (n,) or (n, num_columns) of one output's likelihood, without the output column."""
     return y[:, 0] if num_columns == 1 else np.delete(y, 1, axis=1)[:, :num_columns]
 
 
 class _Observed:
-    """The observation as the formula of one output reads it: without the column of the output."""
+    """The observation that the formula of one output reads, without the output column."""
 
     def __init__(self, y: Observation):
         self.y = y
@@ -293,9 +293,9 @@ class _Observed:
 
 @dataclass(frozen=True)
 class Switched:
-    """Π_k factor_k ^ (y[1] == k), the factor of the output of each observation.
+    """The product Π_k factor_k ^ (y[1] == k), which is the factor of each observation's output.
 
-    The factors are given by the ``kind``: "density", "mean" or "variance" of the observation.
+    ``kind`` selects the factors: "density", "mean" or "variance" of the observation.
     """
 
     likelihoods: tuple[Likelihood, ...]
@@ -310,7 +310,7 @@ class Switched:
             values = {name: parameters[_name(name, output)] for name in likelihood.parameters}
             columns = likelihood.support(self.num_latents).num_columns
             observed = y[0] if columns == 1 else _Observed(y)
-            # A power of 0 is 1 wherever another output's factor is not defined; a product with 0 would not be.
+            # A power of 0 is 1 even if another output's factor is undefined; a product with 0 would be undefined.
             formula = _formula(likelihood, self.num_latents, self.kind)
             assert formula is not None
             factors.append(formula(observed, f, **values) ** (y[1] == output))
@@ -318,7 +318,7 @@ class Switched:
 
 
 def _formula(likelihood: Likelihood, size: int, kind: str) -> Formula | None:
-    """The formula of the density or a moment of y, declared or by a sum over its values; None if these are many."""
+    """Return the formula of the density or a moment of y: declared, or summed over its values if these are few."""
     declared = likelihood.function if kind == "density" else getattr(likelihood, f"conditional_{kind}")
     support = likelihood.support(size)
     values = support.values()
@@ -334,7 +334,7 @@ def _formula(likelihood: Likelihood, size: int, kind: str) -> Formula | None:
 
 
 def _has_moments(likelihood: Likelihood, size: int) -> bool:
-    """Whether there are formulas of mean and variance; sums of probabilities if those sum to 1."""
+    """Return whether formulas of mean and variance exist; sums need probabilities that sum to 1."""
     if likelihood.conditional_mean is not None and likelihood.conditional_variance is not None:
         return True
     return _formula(likelihood, size, "mean") is not None and is_normalised(likelihood, size) is True
@@ -342,7 +342,7 @@ def _has_moments(likelihood: Likelihood, size: int) -> bool:
 
 @dataclass(frozen=True)
 class SwitchedSampler:
-    """A sampler of y: see Switched."""
+    """A sampler of y for several outputs."""
 
     likelihoods: tuple[Likelihood, ...]
 
@@ -360,11 +360,11 @@ class SwitchedSampler:
 
 
 def SwitchedLikelihood(likelihoods: Sequence[Likelihood], num_latents: int | None = None) -> Likelihood:
-    """Several likelihoods of the same latents, one for each output: p(y | f) = Π_k p_k(y[0] | f) ^ (y[1] == k).
+    """Return a likelihood per output over the same latents: p(y | f) = Π_k p_k(y[0] | f) ^ (y[1] == k).
 
-    y has the columns (value, output), then the covariates of the output's likelihood, if there are any: what its
-    formula reads as ``y[1]`` is column 2. Columns that an output does not use are 1. Parameters have the number of
-    their output: ``scale_0``.
+    y has the columns (value, output), then the covariates of the output's likelihood. Its formula's ``y[1]`` is
+    therefore column 2 of y. Columns that an output does not use are 1. The name of a parameter ends with the number of
+    its output: ``scale_0``.
 
     Parameters
     ----------
@@ -380,7 +380,7 @@ def SwitchedLikelihood(likelihoods: Sequence[Likelihood], num_latents: int | Non
     Raises
     ------
     ValueError
-        For likelihoods over different numbers of latents, without a support, or of times that may be censored.
+        If the likelihoods have different numbers of latents, one has no support, or one is of censored times.
 
     Examples
     --------
@@ -401,7 +401,7 @@ def SwitchedLikelihood(likelihoods: Sequence[Likelihood], num_latents: int | Non
     if len(fixed) > 1:
         raise ValueError(
             f"the likelihoods of SwitchedLikelihood must have the same latents; got {fixed} latents. Write one formula "
-            "with a power of (y[1] == k) for each output, in which each reads its latents: f[0], f[1], ..."
+            "with a power of (y[1] == k) for each output, which reads its own latents: f[0], f[1], ..."
         )
     size = fixed[0] if fixed else 1
     supports = tuple(likelihood.support(size) for likelihood in listed)
@@ -414,8 +414,8 @@ def SwitchedLikelihood(likelihoods: Sequence[Likelihood], num_latents: int | Non
         if support.num_covariates != support.num_columns - 1:
             raise ValueError(
                 f"likelihood {output} of SwitchedLikelihood, {likelihood.name}, observes more than one column of y "
-                f"({support!r}), and an output has one value: write one formula with a power of (y[1] == k) for each "
-                "output."
+                f"({support!r}), but an output must have one value: write one formula with a power of (y[1] == k) "
+                "for each output."
             )
     has_moments = all(_has_moments(likelihood, size) for likelihood in listed)
     return Likelihood(

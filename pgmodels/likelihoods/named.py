@@ -37,24 +37,24 @@ from pgmodels.likelihoods.supports import (
 )
 from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_declared
 
-# A parameter without a default value: required. A formula is called with symbols in place of parameters.
+# A required parameter has no default value. A formula is called with symbols instead of parameters.
 POSITIVE: Any = Parameter(None, positive=True)
 
 
 @likelihood(support=Binary(), num_latents=1, sampler=lambda rng, y, f: rng.random(f.shape) < scipy.special.expit(f))
 def Bernoulli(y: Expression, f: Expression) -> Expression:
-    """A label 0 or 1, with probability σ(f) of 1."""
+    """A label y that is 1 with probability σ(f) and 0 otherwise."""
     return sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
 
 
 @likelihood(support=Binary(), num_latents=1, sampler=lambda rng, y, f: rng.random(f.shape) < scipy.special.ndtr(f))
 def Probit(y: Expression, f: Expression) -> Expression:
-    """A label 0 or 1, with probability Φ(f) of 1."""
+    """A label y that is 1 with probability Φ(f) and 0 otherwise."""
     return normal_cdf(f) ** y * normal_cdf(-f) ** (1 - y)
 
 
 def binomial_coefficient(trials: Expression, successes: Expression) -> Expression:
-    """The number of ways to choose ``successes`` of ``trials``."""
+    """Return the number of ways to choose ``successes`` of ``trials``."""
     return gamma(trials + 1) / (gamma(successes + 1) * gamma(trials - successes + 1))
 
 
@@ -66,7 +66,7 @@ def binomial_coefficient(trials: Expression, successes: Expression) -> Expressio
     sampler=lambda rng, y, f: rng.binomial(y[1].astype(np.int64), scipy.special.expit(f)),
 )
 def Binomial(y: Observation, f: Expression) -> Expression:
-    """y = (successes, trials), with probability σ(f) of a success.
+    """Successes among trials, y = (successes, trials), with probability σ(f) of a success.
 
     Examples
     --------
@@ -136,9 +136,9 @@ def _softmax(y: Expression, f: Latents) -> Expression:
 
 
 def with_errors(right: Expression, error: Operand, num_others: int = 1) -> Expression:
-    """The probability of a class whose label is correct with probability ``right``, with random errors.
+    """Return the probability of a label that may be wrong, from the probability ``right`` of the true class.
 
-    With probability ``error`` the label is replaced by one of ``num_others`` others.
+    With probability ``error``, one of the ``num_others`` other classes replaces the label.
     """
     return (1 - error) * right + error / num_others * (1 - right)
 
@@ -154,9 +154,9 @@ def _multinomial_probit(y: Expression, f: Expression) -> Expression:
 
 
 def Softmax(num_classes: int) -> Likelihood:
-    """A class y with probability exp(f_y) / Σ_c exp(f_c), the multinomial logit; one latent per class.
+    """Return the multinomial logit: class y has probability exp(f_y) / Σ_c exp(f_c), with one latent per class.
 
-    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi`` and ``nuts`` take it.
+    It has no augmentation. ``gaussian_vi``, ``fit``, ``svi`` and ``nuts`` accept it.
 
     Parameters
     ----------
@@ -176,17 +176,17 @@ def Softmax(num_classes: int) -> Likelihood:
 
 
 def RobustMax(num_classes: int, error: Hyperparameter = 1e-3) -> Likelihood:
-    """The class y of the largest latent with probability 1 - error, and each other one with error / (C - 1).
+    """Return a likelihood in which y is the class of the largest latent, with probability 1 - error.
 
-    One latent per class, C = num_classes. The log density jumps where another latent becomes the largest: ``nuts``
-    refuses it, and under the q of ``gaussian_vi``, ``fit`` and ``svi`` the latents of a datum are independent.
+    Each other class has probability error / (num_classes - 1); each class has one latent. The log density has jumps, so
+    ``nuts`` refuses it. The q of ``gaussian_vi``, ``fit`` and ``svi`` has independent latents of each datum.
 
     Parameters
     ----------
     num_classes : int
         Number of classes, at least 2; y is 0 to num_classes - 1.
     error : float, Fixed, Parameter or NumPyro distribution
-        Probability of a class that is not that of the largest latent, between 0 and 1; learned by ``fit`` from this
+        Probability of a class other than the class of the largest latent, between 0 and 1. ``fit`` learns it from this
         start value.
 
     Returns
@@ -196,12 +196,12 @@ def RobustMax(num_classes: int, error: Hyperparameter = 1e-3) -> Likelihood:
     Raises
     ------
     ValueError
-        If ``num_classes`` is not a whole number >= 2, or ``error`` not between 0 and 1.
+        If ``num_classes`` is not a whole number >= 2, or ``error`` is not between 0 and 1.
 
     Notes
     -----
-    This is GPflow's parametrisation. Galy-Fajou et al. 2019, equation 3, write (1 - ε) [f_y is the largest] + ε / C:
-    then error = ε (C - 1) / C.
+    This is GPflow's parametrisation. Galy-Fajou et al. 2019, equation 3, write (1 - ε) [f_y is the largest] + ε / C,
+    so that error = ε (C - 1) / C.
 
     References
     ----------
@@ -220,10 +220,10 @@ def RobustMax(num_classes: int, error: Hyperparameter = 1e-3) -> Likelihood:
 
 
 def MultinomialProbit(num_classes: int) -> Likelihood:
-    """The class y of the largest of the latents, each with standard normal noise; one latent per class.
+    """Return the multinomial probit: y is the class with the largest sum of its latent and standard normal noise.
 
-    All engines take it. Auxiliary variables are the latents with their noise, of precision 1 for every datum: CAVI's
-    variances are far too small, and the bound that ``fit`` maximises is looser than that of ``objective="expected"``.
+    All engines accept it. The auxiliary variables are the noisy latents, with precision 1 for every datum. CAVI's
+    variances are therefore far too small, and ``fit`` has a looser bound than with ``objective="expected"``.
 
     Parameters
     ----------
@@ -241,8 +241,8 @@ def MultinomialProbit(num_classes: int) -> Likelihood:
 
     Notes
     -----
-    For two classes it is Φ((f_1 - f_0) / √2), otherwise an integral by quadrature, which makes each evaluation some
-    hundred times as dear as that of ``Softmax``. Draws of y and of the auxiliary variables need no quadrature.
+    For two classes, the probability is Φ((f_1 - f_0) / √2). Otherwise it is an integral by quadrature, which costs some
+    hundred times as much as ``Softmax``. Draws of y and of the auxiliary variables need no quadrature.
 
     References
     ----------
@@ -252,7 +252,7 @@ def MultinomialProbit(num_classes: int) -> Likelihood:
 
 
 def LogisticSoftmax(num_classes: int) -> Likelihood:
-    """A class y with probability σ(f_y) / Σ_c σ(f_c); one latent per class.
+    """Return the logistic softmax: class y has probability σ(f_y) / Σ_c σ(f_c), with one latent per class.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ def LogisticSoftmax(num_classes: int) -> Likelihood:
 
 
 def StickBreaking(num_classes: int) -> Likelihood:
-    """A class y by breaking a stick, with probability σ(f_y) Π_{c<y} σ(-f_c); one latent fewer than classes.
+    """Return the stick-breaking likelihood: class y has probability σ(f_y) Π_{c<y} σ(-f_c), with C - 1 latents.
 
     Parameters
     ----------
@@ -290,12 +290,12 @@ def _sized(formula: Likelihood, name: str, num_classes: int, fewer: int = 0) -> 
     support=Real(),
     num_latents=1,
     mean=lambda y, f, df, scale: f,
-    # Infinite for df <= 2: the indicator is 0 there.
+    # The variance is infinite for df <= 2, and the indicator is 0 there.
     variance=lambda y, f, df, scale: scale**2 * df / (abs(df - 2) * (df > 2)),
     sampler=lambda rng, y, f, df, scale: f + scale * rng.standard_t(df),
 )
 def StudentT(y: Expression, f: Expression, df: Expression = POSITIVE, scale: Expression = POSITIVE) -> Expression:
-    """y = f + scale · noise, with noise from Student's t distribution with df degrees of freedom.
+    """A real number y = f + scale · noise, with noise from Student's t distribution with df degrees of freedom.
 
     Parameters
     ----------
@@ -316,19 +316,19 @@ def StudentT(y: Expression, f: Expression, df: Expression = POSITIVE, scale: Exp
     sampler=lambda rng, y, f, scale: rng.laplace(f, scale),
 )
 def Laplace(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expression:
-    """y = f + Laplace noise.
+    """A real number y = f + Laplace noise.
 
     Parameters
     ----------
     scale : float, Fixed, Parameter or NumPyro distribution
-        Scale of the noise, its mean absolute value, in units of y, positive.
+        Scale of the noise, its mean absolute deviation, in units of y, positive.
     """
     return exp(-abs(y - f) / scale) / (2 * scale)
 
 
 @likelihood(support=Real(), num_latents=1, mean=lambda y, f, scale: f, variance=lambda y, f, scale: scale**2)
 def Gaussian(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expression:
-    """y = f + Gaussian noise.
+    """A real number y = f + Gaussian noise.
 
     Parameters
     ----------
@@ -345,12 +345,12 @@ def Gaussian(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expr
     variance=lambda y, f, precision: 1 / (precision * sigmoid(f[1])),
 )
 def HeteroscedasticGaussian(y: Expression, f: Latents, precision: Expression = POSITIVE) -> Expression:
-    """y = f[0] + Gaussian noise with precision ``precision`` · σ(f[1]).
+    """A real number y = f[0] + Gaussian noise with precision ``precision`` · σ(f[1]).
 
     Parameters
     ----------
     precision : float, Fixed, Parameter or NumPyro distribution
-        The largest precision of the noise, in units of 1 / y², positive.
+        Largest precision of the noise, in units of 1 / y², positive.
     """
     return normal_pdf(y, f[0], 1 / sqrt(precision * sigmoid(f[1])))
 
@@ -365,12 +365,12 @@ def HeteroscedasticGaussian(y: Expression, f: Latents, precision: Expression = P
 def Gamma(y: Expression, f: Expression, shape: Expression = POSITIVE) -> Expression:
     """A positive number y from a gamma distribution with mean exp(f) and variance mean² / shape.
 
-    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+    It has no augmentation. ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` accept it.
 
     Parameters
     ----------
     shape : float, Fixed, Parameter or NumPyro distribution
-        Positive; 1 is the exponential distribution.
+        Positive; the value 1 gives the exponential distribution.
     """
     return exp(shape * (log(shape) + log(y) - f) - shape * y * exp(-f)) / (y * gamma(shape))
 
@@ -383,7 +383,7 @@ def Gamma(y: Expression, f: Expression, shape: Expression = POSITIVE) -> Express
     sampler=lambda rng, y, f, scale: np.exp(rng.normal(f, scale)),
 )
 def LogNormal(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expression:
-    """log y = f + Gaussian noise, for positive y. All engines take it.
+    """A positive number y with log y = f + Gaussian noise. All engines accept it.
 
     Parameters
     ----------
@@ -403,13 +403,13 @@ def LogNormal(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Exp
 def Beta(y: Expression, f: Expression, precision: Expression = POSITIVE) -> Expression:
     """A number y between 0 and 1 from a beta distribution with mean σ(f).
 
-    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+    It has no augmentation. ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` accept it.
 
     Parameters
     ----------
     precision : float, Fixed, Parameter or NumPyro distribution
-        Sum of the distribution's parameters, precision · σ(f) and precision · σ(-f), positive; larger values give less
-        variance.
+        Sum of the two parameters of the distribution, precision · σ(f) and precision · σ(-f). It is positive, and
+        larger values give less variance.
 
     References
     ----------
@@ -420,14 +420,14 @@ def Beta(y: Expression, f: Expression, precision: Expression = POSITIVE) -> Expr
     return constant * exp(up * log(y) + down * log(1 - y)) / (y * (1 - y))
 
 
-# Likelihoods of measurements with Gaussian noise: of known size, and of values that may be censored.
+# Likelihoods of measurements with Gaussian noise: of known size, or with censored values.
 
 
 @likelihood(support=Given(Real(), Positive()), num_latents=1, mean=lambda y, f: f, variance=lambda y, f: y[1] ** 2)
 def KnownNoise(y: Observation, f: Expression) -> Expression:
-    """y = (value, noise): the value is f + Gaussian noise whose standard deviation is known for each datum.
+    """A measurement y = (value, noise): value = f + Gaussian noise, whose standard deviation is known for each datum.
 
-    All engines take it.
+    All engines accept it.
     """
     return normal_pdf(y[0], f, y[1])
 
@@ -440,9 +440,9 @@ def KnownNoise(y: Observation, f: Expression) -> Expression:
     sampler=lambda rng, y, f, scale: rng.normal(f, scale),
 )
 def CensoredGaussian(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
-    """y = (value, code, second value): f + Gaussian noise, which may be censored, see ``IntervalCensored``.
+    """A measurement that may be censored, y = (value, code, second value): f + Gaussian noise.
 
-    All engines take it. Predictions are of the value itself, not of a record.
+    ``IntervalCensored`` defines the codes. All engines accept it. Predictions are of the value itself, not of a record.
 
     Parameters
     ----------
@@ -455,49 +455,49 @@ def CensoredGaussian(y: Observation, f: Expression, scale: Expression = POSITIVE
     return normal_pdf(y[0], f, scale) ** event * beyond * (normal_cdf(end) - normal_cdf(z)) ** between
 
 
-# The likelihoods of published systems that have no public name; saved files refer to them by the names here.
+# Likelihoods of published systems that have no public name. Saved files refer to them by the names below.
 
-# The variance of Gaussian noise whose distribution function is nearest to the logistic one, to 0.0095.
+# The variance of the Gaussian noise whose distribution function is nearest to the logistic one, within 0.0095.
 LOGISTIC_VARIANCE = 2.897
 
 
 @likelihood(support=Given(Real(), Positive()), num_latents=1)
 def known_noise(y: Observation, f: Expression) -> Expression:
-    """y[0] = f + Gaussian noise with variance y[1]. Source: Passerello 2021, section 3."""
+    """A number y[0] = f + Gaussian noise with variance y[1]. Source: Passerello 2021, section 3."""
     return normal_pdf(y[0], f, sqrt(y[1]))
 
 
 @likelihood(support=Binary(), num_latents=1)
 def gpc_1_labels(y: Expression, f: Expression, error: Expression) -> Expression:
-    """The sign of f as the label, with random errors. Source: Liu et al. 2019, section II."""
+    """The sign of f as a label, with random errors. Source: Liu et al. 2019, section II."""
     return with_errors(step((2 * y - 1) * f), error)
 
 
 @likelihood(support=Binary(), num_latents=1)
 def gpc_2_labels(y: Expression, f: Expression, error: Expression) -> Expression:
-    """As ``gpc_1_labels``, with standard normal noise of f."""
+    """Like ``gpc_1_labels``, with standard normal noise added to f."""
     return with_errors(normal_cdf((2 * y - 1) * f), error)
 
 
 @likelihood(support=Binary(), num_latents=1)
 def gpc_3_labels(y: Expression, f: Expression, error: Expression) -> Expression:
-    """As ``gpc_1_labels``, with nearly logistic noise of f."""
+    """Like ``gpc_1_labels``, with nearly logistic noise added to f."""
     return with_errors(normal_cdf((2 * y - 1) * f / np.sqrt(LOGISTIC_VARIANCE)), error)
 
 
 @likelihood
 def gpc_1_classes(y: Expression, f: Latents, error: Expression) -> Expression:
-    """The position of the largest latent as the class, with random errors. Source: Liu et al. 2019, section III."""
+    """The position of the largest latent as a class, with random errors. Source: Liu et al. 2019, section III."""
     return with_errors(largest(f, y), error, len(f) - 1)
 
 
 @likelihood
 def gpc_2_classes(y: Expression, f: Latents, error: Expression) -> Expression:
-    """As ``gpc_1_classes``, with standard normal noise of the latents."""
+    """Like ``gpc_1_classes``, with standard normal noise added to the latents."""
     return with_errors(largest(f, y, 1.0), error, len(f) - 1)
 
 
 @likelihood
 def gpc_3_classes(y: Expression, f: Latents, error: Expression) -> Expression:
-    """As ``gpc_1_classes``, with nearly logistic noise of the latents."""
+    """Like ``gpc_1_classes``, with nearly logistic noise added to the latents."""
     return with_errors(largest(f, y, LOGISTIC_VARIANCE), error, len(f) - 1)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
-# Notation trees of formulas: symbols and words, printed as plain text or LaTeX.
-# The functions build trees from operands: expressions, numbers, trees or strings (a sign such as ``=``, else a name).
-# Operands that bind less tightly than their context are put in brackets.
+# Notation trees of formulas: symbols and words, printed as plain text or LaTeX. The functions build trees from
+# operands: expressions, numbers, trees or strings (a sign such as ``=``, else a name). Operands that bind less tightly
+# than their context are put in brackets.
 
-# Names of one letter that are upright as functions: expectations, normal laws, Γ and the normal distribution function.
+# One-letter names that are upright as functions: expectations, normal laws, Γ and the normal distribution function.
 _UPRIGHT = {"E", "N", "Γ", "Φ"}
 SIGNS = {"+", "-", "=", "~", "≥", "≤", "≠", "<", ">", "·", ",", ";", "|", "‖", "..."}
 
@@ -21,7 +21,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Words(Tree):
-    """Words among symbols."""
+    """Words between symbols."""
 
     text: str
 
@@ -47,7 +47,7 @@ class Number(Tree):
 
 @dataclass(frozen=True)
 class Operator(Tree):
-    """An operator, a relation or a separator; ``prefix`` if it has no left operand."""
+    """An operator, a relation or a separator; ``prefix`` means that it has no left operand."""
 
     text: str
     prefix: bool
@@ -55,12 +55,12 @@ class Operator(Tree):
 
 @dataclass(frozen=True)
 class Apart(Tree):
-    """A separator of formulas in one line."""
+    """A separator between formulas in one line."""
 
 
 @dataclass(frozen=True)
 class Big(Tree):
-    """Σ, Π or ∫ with lower and upper limits; its operand follows among the factors."""
+    """The sign Σ, Π or ∫ with lower and upper limits; its operand follows among the factors."""
 
     symbol: str
     below: Tree | None = None
@@ -102,7 +102,7 @@ class Bracketed(Tree):
 
 @dataclass(frozen=True)
 class Applied(Tree):
-    """A function and its argument, with brackets or, as in log Φ(z), without."""
+    """A function and its argument, with brackets, or without them as in log Φ(z)."""
 
     function: Tree
     argument: Tree
@@ -110,7 +110,7 @@ class Applied(Tree):
 
 @dataclass(frozen=True)
 class Differential(Tree):
-    """The dω that ends an integral over ω."""
+    """The dω at the end of an integral over ω."""
 
     variable: Tree
 
@@ -138,7 +138,7 @@ class Chain(Tree):
 
 
 class Notated(Protocol):
-    """An object with a notation tree."""
+    """An object that has a notation tree."""
 
     def notation(self, precedence: int = 0) -> Tree: ...
 
@@ -150,12 +150,12 @@ _BINDS: dict[type[Tree], int] = {Chain: 0, Fraction: 1, Factors: 2, Powered: 3}
 
 
 def words(text: str) -> Words:
-    """Words of a line."""
+    """Return the words of a line."""
     return Words(text)
 
 
 def tree(part: Part, precedence: int = 0) -> Tree:
-    """The tree of an operand, in brackets if the context binds as tightly as ``precedence``."""
+    """Return the tree of an operand, in brackets if the context binds as tightly as ``precedence``."""
     if isinstance(part, str):
         return Name(part)
     if isinstance(part, int):
@@ -167,12 +167,12 @@ def tree(part: Part, precedence: int = 0) -> Tree:
 
 
 def _is_open(part: Part) -> bool:
-    """Whether following factors would be read as part of a sum or product."""
+    """Return whether following factors would look like part of a sum or product."""
     return isinstance(part, Factors) and any(isinstance(item, Big) and item.symbol != "∫" for item in part.items)
 
 
 def line(*operands: Part) -> Chain:
-    """A sequence of signs, formulas and words."""
+    """Return a sequence of signs, formulas and words."""
     items: list[Tree] = []
     for i, part in enumerate(operands):
         if isinstance(part, str) and part in SIGNS:
@@ -189,68 +189,68 @@ def _is_sign(operands: Sequence[Part], signs: str) -> bool:
 
 
 def listed(*operands: Part, sign: str = ",") -> Chain:
-    """Operands with a sign between them."""
+    """Return operands with a sign between them."""
     return line(*[piece for part in operands for piece in (sign, part)][1:])
 
 
 def bracketed(part: Part, brackets: str = "()") -> Bracketed:
-    """An operand in brackets."""
+    """Return an operand in brackets."""
     return Bracketed(brackets[0], tree(part), brackets[1])
 
 
 def factors(*operands: Part) -> Tree:
-    """A product, not simplified."""
+    """Return a product, not simplified."""
     items = _flat(*(tree(part, 1 if part is operands[-1] and _is_open(part) else 2) for part in operands))
     return items[0] if len(items) == 1 else Factors(items)
 
 
 def fraction(above: Part, below: Part) -> Fraction:
-    """above / below."""
+    """Return above / below."""
     return Fraction(tree(above, 2), tree(below, 3))
 
 
 def raised(base: Part, exponent: Part) -> Powered:
-    """base^exponent."""
+    """Return base^exponent."""
     return Powered(tree(base, 4), tree(exponent, 3))
 
 
 def inverse_power(base: Part, exponent: Part = 1) -> Powered:
-    """base^-exponent."""
+    """Return base^-exponent."""
     return Powered(tree(base, 4), Chain((Operator("-", True), tree(exponent, 3))))
 
 
 def indexed(name: str, index: Part | None) -> Tree:
-    """name[index], or the name if the index is None."""
+    """Return name[index], or the name if the index is None."""
     return Name(name) if index is None else Indexed(Name(name), tree(index))
 
 
 def call(name: str, *arguments: Part) -> Applied:
-    """name(arguments)."""
+    """Return name(arguments)."""
     return Applied(Name(name), bracketed(listed(*arguments)))
 
 
 def density(name: str, variable: Part, *parameters: Part) -> Applied:
-    """The density name(variable; parameters)."""
+    """Return the density name(variable; parameters)."""
     return Applied(Name(name), bracketed(line(variable, ";", listed(*parameters))))
 
 
 def expectation(variable: Part) -> Applied:
-    """E[variable]."""
+    """Return E[variable]."""
     return Applied(Name("E"), bracketed(variable, "[]"))
 
 
 def derivative(of: Part, by: Part) -> Derivative:
-    """∂of/∂by."""
+    """Return ∂of/∂by."""
     return Derivative(tree(of), tree(by))
 
 
 def over(symbol: str, index: Part, what: Part) -> Factors:
-    """The sum Σ or the product Π over an index."""
+    """Return the sum Σ or the product Π over an index."""
     return Factors((Big(symbol, tree(index)), *_flat(tree(what, 1))))
 
 
 def integral(integrand: Part, variable: Part, *limits: Part) -> Factors:
-    """∫ integrand dvariable, with optional limits."""
+    """Return ∫ integrand dvariable, with optional limits."""
     big = Big("∫", *(tree(limit) for limit in limits))
     return Factors((big, *_flat(tree(integrand, 1)), Differential(tree(variable))))
 
@@ -260,7 +260,7 @@ def _flat(*trees: Tree) -> tuple[Tree, ...]:
 
 
 def split_name(text: str) -> tuple[str, str]:
-    """A name and its subscript: the number or letter of ω2 or B_i, the sign of σ̃₊, or an empty string."""
+    """Return a name and its subscript: the number or letter of ω2 or B_i, the sign of σ̃₊, or an empty string."""
     if text[-1] in "₊₋":
         return text[:-1], "+" if text[-1] == "₊" else "−"
     match = re.fullmatch(r"([^\W\d_])(?:(\d+)|_([^\W\d_]))", text)
@@ -268,24 +268,24 @@ def split_name(text: str) -> tuple[str, str]:
 
 
 def without_brackets(part: Tree) -> Tree:
-    """A tree without the round brackets that only infix notation needs."""
+    """Return a tree without the round brackets that only infix notation needs."""
     return part.body if isinstance(part, Bracketed) and part.opening == "(" else part
 
 
 def is_word(part: Tree) -> bool:
-    """Whether a factor begins with a name of several letters or a sign such as Σ, which need a space around them."""
+    """Return whether a factor needs spaces: it begins with a name of several letters or a sign such as Σ."""
     while isinstance(part, (Applied, Powered, Indexed)):
         part = part.function if isinstance(part, Applied) else part.base
     return isinstance(part, Big) or (isinstance(part, Name) and len(split_name(part.text)[0].rstrip("\u0303")) > 1)
 
 
 def names_in(part: Tree) -> set[str]:
-    """The names in a tree."""
+    """Return the names in a tree."""
     return {node.text for node in nodes(part) if isinstance(node, Name)}
 
 
 def renamed(part: Tree, names: Mapping[str, str]) -> Tree:
-    """A tree with other names of parameters."""
+    """Return a tree with other names of parameters."""
     if isinstance(part, ParameterName):
         return ParameterName(names.get(part.text, part.text))
     changed: dict[str, Any] = {}
@@ -298,7 +298,7 @@ def renamed(part: Tree, names: Mapping[str, str]) -> Tree:
 
 
 def nodes(part: Tree) -> Iterator[Tree]:
-    """A tree and all trees in it."""
+    """Return a tree and all trees in it."""
     yield part
     for value in vars(part).values():
         for child in value if isinstance(value, tuple) else (value,):
@@ -307,7 +307,7 @@ def nodes(part: Tree) -> Iterator[Tree]:
 
 
 def to_text(tree: Tree) -> str:
-    """A formula in one line."""
+    """Return a formula in one line."""
     match tree:
         case Words(text) | Name(text) | Number(text) | Operator(text):
             return text
@@ -323,7 +323,7 @@ def to_text(tree: Tree) -> str:
         case Powered(base, exponent):
             return f"{to_text(base)}^{to_text(exponent)}"
         case Fraction(above, below):
-            # 1/2 is one number, and has no spaces.
+            # 1/2 is one number and has no spaces.
             slash = "/" if isinstance(above, Number) and isinstance(below, Number) else " / "
             return to_text(above) + slash + to_text(below)
         case Bracketed(opening, body, closing):
@@ -343,13 +343,13 @@ def to_text(tree: Tree) -> str:
 
 
 def _joined(items: Sequence[Tree], write: Callable[[Tree], str], between: Callable[[Tree, Tree], str]) -> str:
-    """Written items with what is between neighbours."""
+    """Return the written items with the text between neighbours."""
     written = [between(before, item) + write(item) for before, item in itertools.pairwise(items)]
     return "".join([*map(write, items[:1]), *written])
 
 
 def is_close(before: Tree, after: Tree) -> bool:
-    """Whether two neighbours have no space in between: a sign and its term, or anything and punctuation."""
+    """Return whether two neighbours have no space between them: a sign and its term, or punctuation."""
     if isinstance(before, Operator) and before.prefix and before.text in "+-":
         return True
     if isinstance(before, Words) and before.text.endswith("("):
@@ -379,7 +379,7 @@ _SPECIAL = re.compile(r"[#$%&_{}]")
 
 
 def to_latex(tree: Tree) -> str:
-    """A formula as LaTeX in math mode."""
+    """Return a formula as LaTeX in math mode."""
     match tree:
         case Words(text):
             return rf"\text{{{escaped(text)}}}"
@@ -422,7 +422,7 @@ def to_latex(tree: Tree) -> str:
 
 
 def escaped(text: str) -> str:
-    """Words with LaTeX's special characters escaped."""
+    """Return words with LaTeX's special characters escaped."""
     return _SPECIAL.sub(lambda match: f"\\{match[0]}", text)
 
 
@@ -454,7 +454,7 @@ def _function(function: Tree) -> str:
 
 
 def _between(before: Tree, after: Tree) -> str:
-    """The space between two neighbours: none, a word space, a thin space, or TeX's default."""
+    """Return the space between two neighbours: none, a word space, a thin space, or TeX's default."""
     if is_close(before, after):
         return ""
     if isinstance(before, Words) or isinstance(after, Words):

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pgmodels.model import Model
 
 
-# Exact samplers of named likelihoods in several steps, with NumPy's generators; arguments as in ``pgm.likelihood``.
+# Exact samplers of named likelihoods in several steps, with NumPy generators and the arguments of ``pgm.likelihood``.
 
 Generator = np.random.Generator
 
 
 def poisson(rng: Generator, rate: np.ndarray) -> np.ndarray:
-    """Poisson counts of any rate."""
-    # From here on the distribution is normal to 1e-8 of its deviation; NumPy's sampler fails above 9e18.
+    """Draw Poisson counts of any rate."""
+    # Above this rate the distribution is normal within 1e-8 of its deviation. NumPy's sampler fails above 9e18.
     limit = 1e15
     count = rng.poisson(np.minimum(rate, limit)).astype(np.float64)
     large = rate > limit
@@ -36,48 +36,48 @@ def poisson(rng: Generator, rate: np.ndarray) -> np.ndarray:
 
 
 def negative_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
-    """Counts of ``NegativeBinomial``: a Poisson count whose rate is drawn from a gamma distribution."""
+    """Draw counts of ``NegativeBinomial``: a Poisson count whose rate has a gamma distribution."""
     with np.errstate(over="ignore"):
         return poisson(rng, rng.standard_gamma(dispersion) * np.exp(f))
 
 
 def robust_max(rng: Generator, y: np.ndarray, f: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Classes of ``RobustMax``: the class of the largest latent, or one of the others, equally likely."""
+    """Draw classes of ``RobustMax``: the class of the largest latent, or any other class with equal probability."""
     others = rng.integers(1, len(f), f.shape[1])
     return (np.argmax(f, axis=0) + np.where(rng.random(f.shape[1]) < error, others, 0)) % len(f)
 
 
 def stick_breaking(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """Classes of ``StickBreaking``: the first class at which the stick breaks, else the last."""
+    """Draw classes of ``StickBreaking``: the first class at which the stick breaks, else the last."""
     breaks = rng.random(f.shape) < scipy.special.expit(f)
     return np.where(breaks.any(axis=0), breaks.argmax(axis=0), len(f))
 
 
 def log_poisson(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """Counts of ``Poisson``."""
+    """Draw counts of ``Poisson``."""
     with np.errstate(over="ignore"):
         return poisson(rng, np.exp(f))
 
 
 def negative_binomial_2(rng: Generator, y: np.ndarray, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
-    """Counts of ``NegativeBinomial2``."""
+    """Draw counts of ``NegativeBinomial2``."""
     return negative_binomial(rng, y, f - np.log(dispersion), dispersion)
 
 
 def zero_inflated_poisson(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """Counts of ``ZeroInflatedPoisson``."""
+    """Draw counts of ``ZeroInflatedPoisson``."""
     return np.where(rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, log_poisson(rng, y, f[0]))
 
 
 def zero_inflated_negative_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
-    """Counts of ``ZeroInflatedNegativeBinomial``."""
+    """Draw counts of ``ZeroInflatedNegativeBinomial``."""
     return np.where(
         rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, negative_binomial_2(rng, y, f[0], dispersion)
     )
 
 
 def hurdle_poisson(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """Counts of ``HurdlePoisson``: the first event of a Poisson process, given that there is one, and later ones."""
+    """Draw counts of ``HurdlePoisson``: the first event of a Poisson process, given that it occurs, and later ones."""
     rate = np.exp(f[0])
     first = -np.log1p(rng.random(rate.shape) * np.expm1(-rate))
     count = 1.0 + poisson(rng, np.maximum(rate - first, 0.0))
@@ -85,7 +85,7 @@ def hurdle_poisson(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
 
 
 def hurdle_negative_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
-    """Counts of ``HurdleNegativeBinomial``: ``hurdle_poisson`` with a gamma-distributed rate given the first event."""
+    """Draw counts of ``HurdleNegativeBinomial``: ``hurdle_poisson`` with a gamma rate given the first event."""
     scale = np.exp(f[0]) / dispersion
     # The first event is later than t with probability (1 + scale t)^-dispersion.
     none = np.expm1(-dispersion * np.log1p(scale))
@@ -95,12 +95,12 @@ def hurdle_negative_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, dispe
 
 
 def beta_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """Successes of ``BetaBinomial``."""
+    """Draw successes of ``BetaBinomial``."""
     return rng.binomial(y[1].astype(np.int64), _beta(rng, f, precision))
 
 
 def beta(rng: Generator, y: np.ndarray, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
-    """Shares of ``Beta``; draws that round to 0 or 1 are the numbers next to these."""
+    """Draw shares of ``Beta``. A draw that rounds to 0 or 1 is replaced by the adjacent number."""
     return np.clip(_beta(rng, f, precision), np.finfo(float).tiny, np.nextafter(1.0, 0.0))
 
 
@@ -112,17 +112,17 @@ def _beta(rng: Generator, f: np.ndarray, precision: np.ndarray) -> np.ndarray:
     )
 
 
-# All pairs of draw and datum as one list of items, evaluated in chunks at candidate values of y.
+# All pairs of draw and datum form one list of items, evaluated in chunks at candidate values of y.
 
-# y = mode + scale * sinh(s): spacing 5 % of the scale at the mode, and ends 600,000 scales away. The trapezoid rule
-# is exact to rounding for smooth densities, and to a thousandth of the variance across a kink.
+# y = mode + scale * sinh(s): the spacing is 5 % of the scale at the mode, and the ends are 600,000 scales away. The
+# trapezoid rule is exact to rounding for smooth densities, and to a thousandth of the variance across a kink.
 COORDINATES = np.linspace(-14.0, 14.0, 512)
 
 
 class Items:
     """Data of all draws: latents f (..., n, L), ``covariates`` (n, columns - 1), and parameters that differ by draw.
 
-    ``coordinates`` place the points of an interval, as ``COORDINATES`` do.
+    ``coordinates`` are the points of an interval, with ``COORDINATES`` as default.
     """
 
     def __init__(
@@ -146,12 +146,12 @@ class Items:
     def by_chunk(
         self, rows: np.ndarray, function: Callable[[np.ndarray], np.ndarray], max_rows: int = 256
     ) -> np.ndarray:
-        """``function(rows)`` (..., rows), evaluated on padded chunks of equal length, at most ``max_rows``."""
+        """Return ``function(rows)`` (..., rows), computed on padded chunks of equal length, at most ``max_rows``."""
         chunks = equal_chunks(rows, min(power_of_two(self.count), max_rows))
         return np.concatenate([function(chunk) for chunk in chunks], axis=-1)[..., : len(rows)]
 
     def draw(self, rng: np.random.Generator) -> np.ndarray:
-        """A draw of y for each item by the likelihood's sampler."""
+        """Draw y for each item by the likelihood's sampler."""
         draws = []
         for chunk in slices(self.count, self.f.shape[-1], CHUNK_VALUES // 2):
             rows = np.arange(self.count)[chunk]
@@ -160,7 +160,7 @@ class Items:
         return np.concatenate(draws)
 
     def gaussian_moments(self) -> np.ndarray:
-        """Mean and variance (2, items) of a formula that is Gaussian in y."""
+        """Return the mean and variance (2, items) of a formula that is Gaussian in y."""
 
         def moments(rows: np.ndarray) -> np.ndarray:
             y = as_array(self._observations(np.zeros(len(rows)), rows))
@@ -170,35 +170,35 @@ class Items:
         return self.by_chunk(np.arange(self.count), moments, chunk_length(self.f.shape[-1], CHUNK_VALUES // 2))
 
     def log_density(self, first: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """log p of candidates (points, rows) for the first column of y."""
+        """Return log p of candidates (points, rows) for the first column of y."""
         f, likelihood = self.f[rows], self._likelihood_of(rows)
         return np.broadcast_to(log_density(likelihood, self._observations(first, rows), f), first.shape)
 
     def listed(self, rows: np.ndarray, points: np.ndarray, exists: np.ndarray) -> np.ndarray:
-        """The probabilities of discrete values (points, rows), 0 where ``exists`` is False."""
+        """Return the probabilities of discrete values (points, rows), 0 if ``exists`` is False."""
         return np.where(exists, np.exp(self.log_density(points, rows)), 0.0)
 
     def interval(
         self, rows: np.ndarray, low: np.ndarray, high: np.ndarray, elsewhere: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Points of intervals at the coordinates, and the density there with respect to the coordinate, (points, rows).
+        """Return points of intervals at the coordinates, and the density there in the coordinate, (points, rows).
 
         ``elsewhere`` is the probability outside. Intervals with low >= high have no mass.
         """
         empty = low >= high
-        # Less than the smallest mass is rounding error of the probability elsewhere.
+        # A mass below the smallest one is a rounding error of the probability elsewhere.
         mass = np.maximum(1.0 - elsewhere, 1e-12)
         high = np.where(empty, low + 1.0, high)
         y, log_p = cover(lambda y: self.log_density(y, rows), low, high, self.coordinates, mass)
         return y, np.where(empty, 0.0, np.exp(log_p))
 
     def ends(self, piece: Piece, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The ends of a piece for some rows; items are ordered by draw, then by datum."""
+        """Return the ends of a piece for some rows; items are ordered by draw, then by datum."""
         low, high = piece.ends(self.num_data)
         return low[rows % self.num_data], high[rows % self.num_data]
 
     def _observations(self, first: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """y (..., rows) or (..., rows, columns) with ``first`` as its first column."""
+        """Return y (..., rows) or (..., rows, columns) with ``first`` as its first column."""
         if self.covariates is None:
             return first
         others = self.covariates[rows % self.num_data]
@@ -210,10 +210,10 @@ class Items:
 
 @double_precision
 def is_normalised(likelihood: Likelihood, size: int, *, for_all_parameters: bool = False) -> bool | None:
-    """Whether the formula sums or integrates to 1 over its support; None if the support is not declared.
+    """Return whether the formula sums or integrates to 1 over its support; None if the support is undeclared.
 
-    The check is numerical, at a few asymmetric latent values, with other columns of y from the support's examples, and,
-    if ``for_all_parameters``, at other parameter values too: a formula may be normalised at one value by chance.
+    The check is numerical, at a few asymmetric latent values, with other columns of y from the support's examples. With
+    ``for_all_parameters`` it also uses other parameter values: a formula may be normalised at one value by chance.
     """
     support, count = likelihood.support(size), 3
     rng = np.random.default_rng(3)
@@ -222,28 +222,28 @@ def is_normalised(likelihood: Likelihood, size: int, *, for_all_parameters: bool
         name: np.stack([_shifted(parameter, 0.3 * step if for_all_parameters else None) for step in range(count)])
         for name, parameter in likelihood.parameters.items()
     }
-    # Sums first: what they leave is the mass of the integrals, from which the spacing of their points follows.
+    # Sums come first: the remaining mass belongs to the integrals and determines the spacing of their points.
     pieces, total = sorted(support.pieces(y), key=lambda piece: not piece.is_discrete), np.zeros(count)
     rows = np.arange(count)
     for piece in pieces:
         other_columns = None if y.ndim == 1 else piece.columns(y[None, :, 0], y)[0, :, 1:]
-        # Up to ends 2e8 scales away, for heavy tails.
+        # Ends 2e8 scales away, for heavy tails.
         items = Items(likelihood, f, other_columns, parameters, np.linspace(-20.0, 20.0, 4096))
         low, high = items.ends(piece, rows)
-        # What is not normalised may be infinite.
+        # A formula that is not normalised may be infinite.
         with np.errstate(over="ignore", invalid="ignore"):
             if piece.is_discrete:
                 points, exists, low, high = outermost(low, high, 4096)
                 total += items.listed(rows, points, exists).sum(axis=0)
             if (low < high).any():
-                # A formula whose sums are 1 already may still have mass here: points are placed for at least 0.01.
+                # A formula whose sums are 1 may still have mass in this piece: points are placed for at least 0.01.
                 total += _interval(items, rows, low, high, np.minimum(total, 0.99)).weight.sum(axis=0)
-    # Heavy tails beyond the points contribute up to 1e-3; a missing factor changes the sum much more.
+    # Heavy tails beyond the points contribute up to 1e-3. A missing factor changes the sum much more.
     return bool(np.all(np.abs(total - 1.0) < 5e-3)) if pieces else None
 
 
 def _shifted(parameter: Parameter, shift: float | None) -> np.ndarray:
-    """The entries of a parameter, (entries,), shifted by different amounts within its constraint, unless None."""
+    """Return the entries of a parameter, (entries,), each shifted within its constraint, unless None."""
     if shift is None:
         return np.atleast_1d(np.asarray(parameter.value))
     start = parameter.transform.inv(as_array(parameter.value))
@@ -252,7 +252,7 @@ def _shifted(parameter: Parameter, shift: float | None) -> np.ndarray:
 
 
 def checked_unknowns(model: "Model") -> ParameterVector:
-    """The parameters with priors; raises ValueError if the formula may lack a factor that depends on one."""
+    """Return the parameters with priors. Raise ValueError if the formula may lack a factor that depends on one."""
     unknowns = with_priors(model)
     named = list(unknowns.of_likelihood.values())
     if named and is_normalised(model.likelihood, model.num_latents, for_all_parameters=True) is not True:
@@ -269,12 +269,12 @@ def checked_unknowns(model: "Model") -> ParameterVector:
 # Stages for discrete values: the number summed from the ends of the support, and whether an integral covers the rest.
 # Stages follow until the probabilities sum to 1.
 _STAGES = ((64, False), (512, False), (512, True), (4096, True))
-# The tolerated error of the total probability; linear interpolation of a density has an error of 2e-4.
+# The tolerated error of the total probability. Linear interpolation of a density has an error of 2e-4.
 MISSING = 1e-3
 
 
 class SamplingWarning(PgmodelsWarning):
-    """Moments of y are approximate: they are sums over points that miss some probability."""
+    """Warning that moments of y are approximate: they are sums over points that miss some probability."""
 
 
 @double_precision
@@ -285,16 +285,16 @@ def draw_observations(
     rng: np.random.Generator,
     parameters: Mapping[str, np.ndarray] | None = None,
 ) -> np.ndarray:
-    """One y ~ p(y | f) for each datum, shape (..., n), for latents f (..., n, latents).
+    """Draw one y ~ p(y | f) for each datum, shape (..., n), for latents f (..., n, latents).
 
-    If y has several columns, its first column is drawn given ``covariates`` (n, num_covariates), None if there are
-    none; times to an event are drawn uncensored. ``parameters`` are likelihood parameters that differ by draw, and
+    If y has several columns, its first column is drawn given ``covariates`` (n, num_covariates), or None if there are
+    none. Times to an event are drawn uncensored. ``parameters`` are likelihood parameters that differ by draw, and
     broadcast against f.
 
-    Draws are from the likelihood's sampler if it has one, from a normal distribution if the formula is Gaussian in y,
-    and otherwise by numerical inversion of the distribution function. Raises ValueError if the inversion misses more
-    than 1e-3 of the probability; if, without a sampler, the support of y is not declared or the formula not normalised
-    over it; or if other columns of y would need to be drawn.
+    Draws are from the likelihood's sampler if it has one, or from a normal distribution if the formula is Gaussian in
+    y. Otherwise the distribution function is inverted numerically. Raises ValueError if the inversion misses more than
+    1e-3 of the probability, or if other columns of y would need to be drawn. Without a sampler, it also raises
+    ValueError if the support of y is undeclared or the formula is not normalised over it.
     """
     f = np.asarray(f, dtype=np.float64)
     n, size = f.shape[-2:]
@@ -326,7 +326,7 @@ def draw_observations(
 
 
 def require_normalised(likelihood: Likelihood, size: int, lacking: str) -> Support:
-    """The support if the formula is normalised over it, or ValueError with the consequence ``lacking``."""
+    """Return the support if the formula is normalised over it, else raise ValueError with ``lacking``."""
     support = likelihood.support(size)
     if isinstance(support, Undeclared):
         raise ValueError(
@@ -344,7 +344,7 @@ def require_normalised(likelihood: Likelihood, size: int, lacking: str) -> Suppo
 def conditional_pieces(
     likelihood: Likelihood, support: Support, other_columns: np.ndarray | None, n: int
 ) -> tuple[list[Piece], Piece | None]:
-    """The support of the first column of n data given the others: discrete pieces, and one that may be too long."""
+    """Return the support of y[0] for n data, given the other columns: discrete pieces, and one that may be too long."""
     # A time with infinite follow-up: the censored piece lies at infinity.
     y = np.full(n, np.inf) if other_columns is None else np.column_stack([np.full(n, np.inf), other_columns])
     pieces = [piece for piece in support.pieces(y) if np.isfinite(piece.ends(n)[0]).any() or not piece.is_discrete]
@@ -372,7 +372,7 @@ def conditional_pieces(
 
 
 def _draw_listed(items: Items, listed: list[Piece], alone: bool, rows: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Draws from discrete pieces, and their probability; NaN where y is in another piece, if there is one."""
+    """Return draws from discrete pieces, and their probability; NaN if y is in another piece, if there is one."""
     grids, masses = [], []
     for piece in listed:
         points, exists = steps(*items.ends(piece, rows))
@@ -386,14 +386,14 @@ def _draw_listed(items: Items, listed: list[Piece], alone: bool, rows: np.ndarra
 
 
 def _pick(p: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """The index at which the normalised cumulative sum of p (points, rows) exceeds u."""
+    """Return the index at which the normalised cumulative sum of p (points, rows) exceeds u."""
     cumulative = np.cumsum(p, axis=0)
-    # Since u < 1, a last entry of probability zero is never chosen.
+    # Since u < 1, a last entry with probability zero is never chosen.
     return (cumulative <= u * cumulative[-1]).sum(axis=0)
 
 
 def _invert(items: Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray) -> np.ndarray:
-    """Draws from a piece for some rows, from uniform ``u`` of all; ``elsewhere`` is the probability of other pieces."""
+    """Return draws from a piece for some rows, from uniforms ``u``; ``elsewhere`` is the other pieces' probability."""
     drawn, mass, remaining = np.full(items.count, np.nan), np.full(items.count, np.nan), rows
     for max_points, between in _STAGES if piece.is_discrete else ((0, True),):
 
@@ -412,7 +412,7 @@ def _invert(items: Items, piece: Piece, rows: np.ndarray, u: np.ndarray, elsewhe
 def _draw_at(
     items: Items, piece: Piece, max_points: int, between: bool, rows: np.ndarray, u: np.ndarray, elsewhere: np.ndarray
 ) -> np.ndarray:
-    """Draws from a piece and the total probability, (2, rows), by a sum from its ends and, ``between``, an integral."""
+    """Draw from a piece by a sum from its ends and, ``between``, an integral; returns draws and mass, (2, rows)."""
     low, high = items.ends(piece, rows)
     p, columns = np.empty((0, len(rows))), np.arange(len(rows))
     lower, upper = low, high
@@ -421,7 +421,7 @@ def _draw_at(
         p = items.listed(rows, points, exists)
     if not between:
         return np.stack([points[np.minimum(_pick(p, u), len(p) - 1), columns], p.sum(axis=0) + elsewhere])
-    # In the coordinate points are equally spaced, for which the trapezoid rule is exact for smooth laws.
+    # In the coordinate, points are equally spaced, and the trapezoid rule is exact for smooth laws.
     grid, density = items.interval(rows, lower, upper, p.sum(axis=0) + elsewhere)
     mass = np.concatenate([p, 0.5 * (density[1:] + density[:-1]) * (COORDINATES[1] - COORDINATES[0])])
     total = mass.sum(axis=0)
@@ -430,7 +430,7 @@ def _draw_at(
     share = np.clip((u * total - before) / np.maximum(mass[index, columns], 1e-300), 0.0, 1.0)
     cell = np.maximum(index - len(p), 0)
     (p_low, p_high), (low_end, high_end) = ((v[cell, columns], v[cell + 1, columns]) for v in (density, grid))
-    # The quantile of a cell whose density is linear.
+    # The quantile of a cell in which the density is linear.
     root = np.sqrt(p_low**2 + share * (p_high**2 - p_low**2))
     position = np.where(p_low + root > 0, share * (p_low + p_high) / np.maximum(p_low + root, 1e-300), share)
     drawn = low_end + (high_end - low_end) * np.clip(position, 0.0, 1.0)
@@ -449,9 +449,9 @@ def _require_mass(items: Items, rows: np.ndarray, mass: np.ndarray) -> None:
         f = ", ".join(f"{value:.4g}" for value in items.f[rows[worst]])
         raise ValueError(
             f"y of {items.likelihood.name} cannot be drawn at {bad.size} of {len(rows)} values of the latents, such as "
-            f"{f}: its probabilities sum to {mass[worst]:.4g} there, not to 1, at the points where the formula is "
-            "evaluated. The formula loses precision at such large values, or has several narrow modes far apart: give "
-            "it a sampler, @pgm.likelihood(sampler=...), a function of a NumPy generator, y and f that draws y."
+            f"{f}: its probabilities at the evaluated points sum to {mass[worst]:.4g} instead of 1. The formula loses "
+            "precision at such large values, or has several narrow modes far apart. Give it a sampler, "
+            "@pgm.likelihood(sampler=...), a function of a NumPy generator, y and f that draws y."
         )
 
 
@@ -470,11 +470,11 @@ def expectations(
     covariates: ArrayLike | None,
     parameters: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """E[y | f] and Var[y | f] of each datum, shape (..., n), for latents f (..., n, latents).
+    """Return E[y | f] and Var[y | f] of each datum, shape (..., n), for latents f (..., n, latents).
 
-    Arguments as in ``draw_observations``. NaN where the tails are too heavy for the points. Warns with
-    SamplingWarning if the points miss more than 1e-3 of the probability. Raises ValueError if the support of y is not
-    declared or the formula is not normalised over it.
+    ``draw_observations`` has the same arguments. Results are NaN if the tails are too heavy for the points. Warns with
+    SamplingWarning if the points miss more than 1e-3 of the probability. Raises ValueError if the support of y is
+    undeclared or the formula is not normalised over it.
     """
     f = np.asarray(f, dtype=np.float64)
     n, size = f.shape[-2:]
@@ -497,7 +497,7 @@ def expectations(
 
 
 def _moments(items: Items, pieces: list[Piece], rows: np.ndarray) -> np.ndarray:
-    """Mean, variance and total probability of the points of some items, (3, rows)."""
+    """Return the mean, variance and total probability of the points of some items, (3, rows)."""
     groups: list[_Points] = []
     for piece in pieces:
         elsewhere = sum((points.weight.sum(axis=0) for points in groups), np.zeros(len(rows)))
@@ -513,7 +513,7 @@ def _moments(items: Items, pieces: list[Piece], rows: np.ndarray) -> np.ndarray:
 
 
 def _share(values: np.ndarray, weight: np.ndarray, far: np.ndarray) -> np.ndarray:
-    """The weighted sum of values, NaN where far points contribute more than a thousandth."""
+    """Return the weighted sum of values, or NaN if far points contribute more than a thousandth."""
     sizes = np.abs(values) * weight
     total = sizes.sum(axis=0)
     reliable = np.isfinite(total) & (sizes[far].sum(axis=0) <= 1e-3 * total)
@@ -521,11 +521,11 @@ def _share(values: np.ndarray, weight: np.ndarray, far: np.ndarray) -> np.ndarra
 
 
 def _points(items: Items, piece: Piece, rows: np.ndarray, elsewhere: np.ndarray) -> list[_Points]:
-    """The values of a piece and their probabilities; ``elsewhere`` is the probability of other pieces."""
+    """Return the values of a piece and their probabilities; ``elsewhere`` is the probability of other pieces."""
     low, high = items.ends(piece, rows)
     if not piece.is_discrete:
         return [_interval(items, rows, low, high, elsewhere)]
-    # Sums from the ends, in increasing numbers until the probabilities sum to 1; an integral covers the rest.
+    # Sums from the ends, in increasing numbers until the probabilities sum to 1. An integral covers the rest.
     for level in (64, 512, 4096):
         points, exists, lower, upper = outermost(low, high, level)
         counts = _Points(points, items.listed(rows, points, exists), np.zeros(len(points), dtype=bool))

@@ -1,4 +1,4 @@
-"""Supports of y, functions in pieces, and censored observations."""
+"""Supports of y, integration over pieces of a support, and censored observations."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -17,11 +17,11 @@ LogDensity = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a support: the interval from ``low`` to ``high``, or if ``is_discrete`` low, low + 1, ..., high.
+    """A piece of a support: an interval from ``low`` to ``high``, or low, low + 1, ..., high if ``is_discrete``.
 
-    If y has several columns, the piece contains values of the first, and ``others`` are the columns after it; None
-    means the datum's own columns. Ends may be infinite; ends and others are numbers, or arrays with an entry for each
-    datum.
+    If y has several columns, the piece contains values of the first column. ``others`` are the later columns; None
+    keeps each datum's own columns. The ends may be infinite. The ends and ``others`` are numbers, or arrays with one
+    entry per datum.
     """
 
     low: float | np.ndarray
@@ -30,12 +30,12 @@ class Piece:
     others: ArrayLike | None = None
 
     def ends(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """The ends for each of n data, (n,) each."""
+        """Return the ends for each of n data, (n,) each."""
         low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), (n,)) for end in (self.low, self.high))
         return low, high
 
     def inside(self, n: int) -> np.ndarray:
-        """A value in the piece for each of n data, (n,): the smallest of a sequence, or one inside an interval."""
+        """Return a value in the piece for each of n data, (n,): the smallest of a sequence, or an inner point."""
         low, high = self.ends(n)
         below, above = np.isfinite(low), np.isfinite(high)
         if self.is_discrete:
@@ -44,13 +44,13 @@ class Piece:
             return np.select([below & above, below, above], [0.5 * (low + high), low + 1.0, high - 1.0], default=0.0)
 
     def holds(self, y: np.ndarray) -> np.ndarray:
-        """Whether the first column of each datum of y is in the piece, (n,)."""
+        """Return whether the first column of each datum of y is in the piece, (n,)."""
         first = y if y.ndim == 1 else y[:, 0]
         low, high = self.ends(len(first))
         return (first >= low) & (first <= high) & (not self.is_discrete or (first - low) % 1.0 == 0.0)
 
     def columns(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Observations (points, n) or (points, n, columns) with ``first`` (points, n) as the first column of y."""
+        """Return observations (points, n) or (points, n, columns) whose first column of y is ``first`` (points, n)."""
         if y.ndim == 1:
             return first
         others = y[:, 1:] if self.others is None else np.broadcast_to(self.others, y[:, 1:].shape)
@@ -58,17 +58,17 @@ class Piece:
 
 
 def steps(low: np.ndarray, high: np.ndarray, max_points: float = np.inf) -> tuple[np.ndarray, np.ndarray]:
-    """low, low + 1, ... up to high, at most ``max_points``: points (points, n), and a mask of existing points."""
+    """Return low, low + 1, ... up to high, at most ``max_points``: points (points, n) and a mask of existing points."""
     length = np.max(np.minimum(high - low, max_points - 1.0), initial=0.0)
     points = low + np.arange(length + 1.0)[:, None]
     return np.minimum(points, high), points <= high
 
 
 def outermost(low: np.ndarray, high: np.ndarray, max_points: int) -> tuple[np.ndarray, ...]:
-    """Up to ``max_points`` unit steps up from low and down from high, if that is finite, and the interval in between.
+    """Return up to ``max_points`` unit steps from each end, and the interval between them.
 
-    Returns points (points, n), a mask of existing points, and the ends of the interval, (n,) each, with low >= high if
-    it is empty.
+    Steps down from high need a finite high. The result is points (points, n), a mask of existing points, and the ends
+    of the interval, (n,) each. An empty interval has low >= high.
     """
     points, exists = steps(low, high, max_points)
     last = low + max_points - 1.0
@@ -82,11 +82,11 @@ def outermost(low: np.ndarray, high: np.ndarray, max_points: int) -> tuple[np.nd
 def cover(
     log_density: LogDensity, low: np.ndarray, high: np.ndarray, coordinates: np.ndarray, mass: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Quadrature points of intervals, dense near the mode and out to the far tails: y and log(p dy/ds), (points, n).
+    """Return quadrature points y and log(p dy/ds), (points, n): dense near the mode and far into the tails.
 
-    In the coordinate y, log|y - end| or the logit of y between its ends, the points are mode + scale sinh(s) with s
-    from ``coordinates``. The scale follows from the mass and the density at the mode. Points rounded onto an end have
-    no mass.
+    The coordinate is y, log|y - end|, or the logit of y between its ends. The points are mode + scale sinh(s), with s
+    from ``coordinates``. The scale follows from the mass and the density at the mode. A point that is rounded to an end
+    has no mass.
     """
 
     def evaluate(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +95,7 @@ def cover(
         return y, np.where(np.isfinite(log_slope), log_p + log_slope, -np.inf)
 
     mode, height = _mode(lambda t: evaluate(t)[1], low, high, len(coordinates))
-    # The log standard deviation of a Gaussian with this height and mass; densities themselves may over- or underflow.
+    # The log standard deviation of a Gaussian with this height and mass. Densities themselves may over- or underflow.
     log_scale = np.clip(np.nan_to_num(np.log(0.4 * mass) - height, neginf=0.0, posinf=0.0), -600.0, 600.0)
     s = coordinates[:, None]
     y, log_mass = evaluate(mode + np.exp(log_scale) * np.sinh(s))
@@ -103,11 +103,11 @@ def cover(
 
 
 def _mode(log_mass: LogDensity, low: np.ndarray, high: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The mode of the density in the coordinate and its log density, (n,), by grid search with ``count`` points."""
+    """Return the mode of the density in the coordinate and its log density, (n,), by a grid search."""
     below, above = np.isfinite(low), np.isfinite(high)
     line, columns = np.linspace(-1.0, 1.0, count)[:, None], np.arange(len(low))
-    # The range that is searched first is y itself (-1e43 to 1e43), the log distance from one end, or the logit of the
-    # relative position between two ends: σ(36) is the last that differs from 1 in double precision.
+    # The first search covers y itself (-1e43 to 1e43), the log distance from one end, or the logit of the relative
+    # position between two ends. σ(36) is the last value that differs from 1 in double precision.
     points = np.select([below & above, below | above], [36.0 * line, 100.0 * line], default=np.sinh(100.0 * line))
     spacing = np.gradient(points, axis=0)
     line = np.linspace(-1.0, 1.0, 64)[:, None]
@@ -122,7 +122,7 @@ def _mode(log_mass: LogDensity, low: np.ndarray, high: np.ndarray, count: int) -
 
 
 def _place(low: np.ndarray, high: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """y and log dy/dt at coordinates t (points, n) of intervals."""
+    """Return y and log dy/dt at coordinates t (points, n) of intervals."""
     below, above = np.isfinite(low), np.isfinite(high)
     with np.errstate(over="ignore", invalid="ignore"):
         width = np.where(below & above, high - low, 1.0)
@@ -133,13 +133,13 @@ def _place(low: np.ndarray, high: np.ndarray, t: np.ndarray) -> tuple[np.ndarray
         )
         between = np.log(width) + scipy.special.log_expit(t) + scipy.special.log_expit(-t)
     log_slope = np.select([below & above, below | above], [between, t], default=0.0)
-    # Points rounded onto an end or to infinity have weight 0.
+    # Points that are rounded to an end or to infinity have weight 0.
     return np.clip(y, -1e300, 1e300), np.where((y > low) & (y < high), log_slope, -np.inf)
 
 
 @contextmanager
 def _errors_of(place: str) -> Iterator[None]:
-    """A ValueError within has the place before its message."""
+    """Put a place before the message of a ValueError."""
     try:
         yield
     except ValueError as error:
@@ -150,23 +150,23 @@ SWAP = "Use y = numpy.array(y); y[:, [0, 1]] = y[:, [1, 0]]."
 
 
 def first_row(is_wrong: np.ndarray) -> int | None:
-    """The first row where a mask (n,) is True, None if there is none."""
+    """Return the first row in which a mask (n,) is True, or None."""
     rows = np.flatnonzero(is_wrong)
     return int(rows[0]) if rows.size else None
 
 
 class Support(ABC):
-    """The set of possible observations. ``num_columns`` is 1 for y of shape (n,), else y is (n, num_columns).
+    """The set of possible observations. y has shape (n,) if ``num_columns`` is 1, else (n, num_columns).
 
-    A user-defined support implements ``check``, ``pieces`` and ``examples``. Supports of one class are equal if their
-    fields are, which must be hashable.
+    A user-defined support implements ``check``, ``pieces`` and ``examples``. Two supports of the same class are equal
+    if their fields are equal. The fields must be hashable.
     """
 
     num_columns: int = 1
 
     @property
     def is_discrete(self) -> bool:
-        """Whether the support is discrete: a finite or infinite sequence of numbers."""
+        """Whether the support is a finite or infinite sequence of numbers."""
         return all(piece.is_discrete for piece in self.pieces(self.examples(np.random.default_rng(0), 1)))
 
     @property
@@ -177,7 +177,7 @@ class Support(ABC):
         return len(pieces) == 1 and not pieces[0].is_discrete and infinite
 
     def __repr__(self) -> str:
-        # The name of a function: its repr has an address, which differs between processes.
+        # Functions are written by name: their repr contains an address, which differs between processes.
         written = {name: getattr(value, "__qualname__", repr(value)) for name, value in vars(self).items()}
         return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in written.items())})"
 
@@ -189,19 +189,19 @@ class Support(ABC):
 
     @property
     def num_covariates(self) -> int:
-        """The number of last columns of y that are covariates of the first, such as trials, not observations."""
+        """The number of columns at the end of y that are covariates, such as trials, not observations."""
         return self.num_columns - 1
 
     def covariate_columns(self, y: np.ndarray) -> np.ndarray | None:
-        """The covariate columns (n, num_covariates) of observations y; None if there are none."""
+        """Return the covariate columns (n, num_covariates) of observations y, or None if there are none."""
         return y[:, self.num_columns - self.num_covariates :] if self.num_covariates else None
 
     def others(self, covariates: np.ndarray) -> np.ndarray:
-        """Columns of y after the first, (n, num_columns - 1), for predictions given the covariates."""
+        """Return the columns of y after the first, (n, num_columns - 1), for predictions given the covariates."""
         return covariates
 
     def check_covariates(self, covariates: np.ndarray) -> None:
-        """Raise ValueError, naming covariates, where no observation can have these columns (n, num_covariates)."""
+        """Raise ValueError, naming covariates, if no observation can have these columns (n, num_covariates)."""
         pieces = self.pieces(np.column_stack([np.zeros(len(covariates)), covariates]))
         if not pieces:
             return
@@ -209,34 +209,34 @@ class Support(ABC):
             self.check(np.column_stack([pieces[0].inside(len(covariates)), covariates]))
 
     def beyond(self, first: np.ndarray, covariates: np.ndarray) -> np.ndarray | None:
-        """Observations of the event that the first column exceeds ``first`` (n,); None if y cannot express that."""
+        """Return observations of the event that y[0] > ``first`` (n,), or None if y cannot express it."""
         return None
 
     def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Observations (..., n) or (..., n, num_columns) with ``first`` (..., n) recorded as in y, such as censored."""
+        """Return observations (..., n) or (..., n, num_columns) with ``first`` (..., n) recorded like in y."""
         if self.num_columns == 1:
             return first
         return np.concatenate([first[..., None], np.broadcast_to(y[:, 1:], (*first.shape, y.shape[1] - 1))], axis=-1)
 
     @abstractmethod
     def check(self, y: np.ndarray) -> None:
-        """Raise ValueError, naming the first invalid row and the remedy, if y is outside the support."""
+        """Raise ValueError if y is outside the support, naming the first invalid row and the remedy."""
 
     @abstractmethod
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
-        """The possible observations of each datum, whose probabilities sum to 1, given the covariate columns of y."""
+        """Return the possible observations of each datum, given the covariates of y; their probabilities sum to 1."""
 
     @abstractmethod
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Random observations in the support, shape (n,) or (n, num_columns)."""
+        """Return random observations in the support, shape (n,) or (n, num_columns)."""
 
     def values(self) -> np.ndarray | None:
-        """All possible values of an observation, or None if they are many or differ between data."""
+        """Return all possible values of an observation, or None if they are many or differ between data."""
         return None
 
 
 def check_whole(y: np.ndarray, what: str, name: str = "y") -> None:
-    """Raise ValueError if y is not made of whole numbers >= 0."""
+    """Raise ValueError if y contains a number that is not a whole number >= 0."""
     if (row := first_row((y < 0) | (y != np.round(y)))) is not None:
         raise ValueError(
             f"{name} must hold {what}, whole numbers >= 0; got {y[row]:g} in row {row}. "
@@ -245,7 +245,7 @@ def check_whole(y: np.ndarray, what: str, name: str = "y") -> None:
 
 
 class Binary(Support):
-    """0 or 1."""
+    """A label, 0 or 1."""
 
     def check(self, y: np.ndarray) -> None:
         values = np.unique(y)
@@ -260,9 +260,9 @@ class Binary(Support):
             )
         row = int(np.flatnonzero(~np.isin(y, (0.0, 1.0)))[0])
         raise ValueError(
-            f"y must hold the labels 0 and 1; got {y[row]:g} in row {row}, and {values.size} distinct values. Use "
-            "LogisticSoftmax, Softmax or StickBreaking for more than two classes, a count or a real-valued likelihood "
-            "otherwise."
+            f"y must hold the labels 0 and 1; got {y[row]:g} in row {row}, and {values.size} distinct values. For "
+            "more than two classes use LogisticSoftmax, Softmax or StickBreaking; else a count or a real-valued "
+            "likelihood."
         )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
@@ -294,7 +294,7 @@ class Classes(Support):
             raise ValueError(f"y must hold class indices 0 to {top}; got {y[row]:g} in row {row}: {remedy}")
 
     def unseen(self, y: np.ndarray) -> list[int]:
-        """The classes without an observation in y."""
+        """Return the classes without an observation in y."""
         return sorted(set(range(self.num_classes)) - set(y.astype(int).tolist()))
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
@@ -336,7 +336,7 @@ class PositiveCounts(Counts):
 
 
 class SuccessesOfTrials(Support):
-    """Successes out of trials: y of shape (n, 2)."""
+    """Successes and trials: y of shape (n, 2)."""
 
     num_columns = 2
 
@@ -377,7 +377,7 @@ class Real(Support):
 
 
 class AnyNumber(Real):
-    """Any number; the examples are positive, so that they may be scales or exposures."""
+    """Any number. Its examples are positive, since such a column may be a scale or an exposure."""
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
         return rng.gamma(2.0, 0.8, n)
@@ -401,7 +401,7 @@ class Positive(Support):
 
 
 class UnitInterval(Support):
-    """A real number between 0 and 1, such as a share, both ends left out."""
+    """A real number strictly between 0 and 1, such as a share."""
 
     def check(self, y: np.ndarray) -> None:
         if (row := first_row((y <= 0) | (y >= 1))) is not None:
@@ -419,7 +419,7 @@ class UnitInterval(Support):
 
 
 class WithEnds(Support):
-    """A number of another support, the interval from ``low`` to ``high``, or one of the ``ends`` exactly."""
+    """A number that is in another support, an interval from ``low`` to ``high``, or is exactly one of the ``ends``."""
 
     def __init__(self, inside: Support, *ends: float):
         self.inside, self.ends = inside, ends
@@ -436,7 +436,7 @@ class WithEnds(Support):
 
 
 class Given(Support):
-    """An observation and covariate columns that the formula reads: ``Given(Counts(), Positive())`` with an exposure.
+    """An observation and covariate columns that the formula reads, e.g. ``Given(Counts(), Positive())``, an exposure.
 
     Parameters
     ----------
@@ -448,7 +448,7 @@ class Given(Support):
     Raises
     ------
     ValueError
-        Without covariates, and for covariates of several columns.
+        If there are no covariates, or a covariate has several columns.
 
     Examples
     --------
@@ -466,7 +466,7 @@ class Given(Support):
         supports = (observed, *covariates)
         if not covariates or not all(isinstance(support, Support) for support in supports):
             raise ValueError(
-                "Given takes the support of the observation and that of each covariate column, as in "
+                "Given expects a support of the observation and one of each covariate column, as in "
                 f"pgm.Given(pgm.Counts(), pgm.Positive()); got {shorten(supports)}."
             )
         if any(part.num_columns != 1 for part in covariates):
@@ -517,7 +517,7 @@ class Given(Support):
         return y[:, 0] if self.observed.num_columns == 1 else y[:, : self.observed.num_columns]
 
     def check(self, y: np.ndarray) -> None:
-        # The message's remedy for y applies to one column; supports of several name theirs.
+        # The remedy in the message applies to a single column. Supports of several columns name their own.
         with _errors_of("column 0 of y") if self.observed.num_columns == 1 else nullcontext():
             self.observed.check(self._observed(y))
         for j, part in enumerate(self.covariates, self.observed.num_columns):
@@ -543,7 +543,7 @@ class Given(Support):
 
 
 class Undeclared(Support):
-    """The support of a formula without a declared support: the values that the formula allows."""
+    """The support of a formula without a declared support: all values that the formula allows."""
 
     def __init__(self, num_columns: int = 1):
         self.num_columns = num_columns
@@ -555,7 +555,7 @@ class Undeclared(Support):
         return []
 
     def examples(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Candidates of several kinds; the caller keeps those that the formula allows."""
+        """Return candidates of several kinds. The caller keeps the ones that the formula allows."""
         shape = (n, self.num_columns)
         kinds = [rng.integers(0, 2, shape), rng.poisson(2.0, shape), rng.normal(0.3, 1.5, shape)]
         chosen: Any = rng.integers(0, len(kinds), (n, 1))
@@ -564,7 +564,7 @@ class Undeclared(Support):
 
 
 class Clipped(Support):
-    """A real number censored at ``low`` and ``high``, which are recorded as these values: a Tobit model's y."""
+    """A real number that is censored at ``low`` and ``high`` and then recorded as the limit: y of a Tobit model."""
 
     def __init__(self, low: float = -np.inf, high: float = np.inf):
         if not low < high or np.isinf([low, high]).all():
@@ -574,8 +574,8 @@ class Clipped(Support):
     def check(self, y: np.ndarray) -> None:
         if (row := first_row((y < self.low) | (y > self.high))) is not None:
             raise ValueError(
-                f"y must hold numbers from {self.low:g} to {self.high:g}, where it is clipped; got {y[row]:g} in "
-                f"row {row}. Clip it with np.clip, or change the limits of Clipped."
+                f"y must hold numbers from {self.low:g} to {self.high:g}, the limits of Clipped; got {y[row]:g} in "
+                f"row {row}. Clip it with np.clip, or change the limits."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
@@ -589,16 +589,16 @@ class Clipped(Support):
 
 
 class Censored(Support):
-    """A time > 0 and an event indicator, 1 for an event and 0 for right censoring: y of shape (n, 2).
+    """A time > 0 and an event indicator, y of shape (n, 2): 1 for an event, 0 for right censoring.
 
-    The formula is a density in ``y[0]`` where ``y[1]`` is 1, and the survival probability where it is 0.
+    The formula is a density in ``y[0]`` if ``y[1]`` is 1, and the survival probability if it is 0.
     """
 
     num_columns = 2
 
     @property
     def num_covariates(self) -> int:
-        """0: the event indicator is observed with the time, and predictions are of the time to the event."""
+        """0: the event indicator is observed together with the time, and predictions are of the time to the event."""
         return 0
 
     def others(self, covariates: np.ndarray) -> np.ndarray:
@@ -608,26 +608,26 @@ class Censored(Support):
         return np.column_stack([first, np.zeros(len(first))])
 
     def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Censors at the censored times of y; the censoring times of observed events are unknown."""
+        """Censor at the censored times of y. The censoring times of observed events are unknown."""
         end = np.where(y[:, 1] == 0, y[:, 0], np.inf)
         return np.stack([np.minimum(first, end), (first <= end).astype(float)], axis=-1)
 
     def check(self, y: np.ndarray) -> None:
-        # Events may be coded as 1 and 2, so that a second column of 2 does not mean swapped columns.
+        # Events may be coded as 1 and 2, and then a 2 in the second column does not mean that the columns are swapped.
         others = y[~np.isin(y[:, 1], (0.0, 1.0, 2.0)), 1]
         if np.isin(y[:, 0], (0.0, 1.0)).all() and others.size:
             raise ValueError(
                 "y must hold (time, event), and its columns look swapped: the first contains only 0 and 1, the second "
-                f"other values such as {others[0]:g}. {SWAP}"
+                f"values such as {others[0]:g}. {SWAP}"
             )
         if (row := first_row(y[:, 0] <= 0)) is not None:
             raise ValueError(
-                f"y[0] must hold times > 0; got {y[row, 0]:g} in row {row}. A time that is censored at 0 "
-                "has no information: drop such a row. An event at 0 was rounded down: use a fraction of the time unit."
+                f"y[0] must hold times > 0; got {y[row, 0]:g} in row {row}. A time that is censored at 0 has "
+                "no information: drop such a row. An event at 0 was rounded down: use a fraction of the time unit."
             )
         if (row := first_row(~np.isin(y[:, 1], (0.0, 1.0)))) is not None:
             raise ValueError(
-                f"y[1] must hold 1 where a time was observed and 0 where it is censored; got {y[row, 1]:g} in row "
+                f"y[1] must hold 1 for an observed time and 0 for a censored one; got {y[row, 1]:g} in row "
                 f"{row}. The columns are (time, event)."
             )
 
@@ -639,11 +639,11 @@ class Censored(Support):
 
 
 class LeftTruncated(Censored):
-    """A time > 0, an event indicator as in ``Censored``, and a time of entry, 0 for none: y of shape (n, 3).
+    """A time > 0, an event indicator like in ``Censored``, and an entry time, 0 for none: y of shape (n, 3).
 
-    A row is in the data because its time is above that of entry, ``y[2]``. The formula is a density in ``y[0]`` where
-    ``y[1]`` is 1 and the survival probability where it is 0, both over the survival probability at entry. Predictions
-    are of times without an entry.
+    A row is in the data because its time is later than its entry ``y[2]``. The formula is a density in ``y[0]`` if
+    ``y[1]`` is 1 and the survival probability if it is 0, each divided by the survival probability at entry.
+    Predictions are of times without an entry.
     """
 
     num_columns = 3
@@ -655,9 +655,9 @@ class LeftTruncated(Censored):
         return np.column_stack([super().beyond(first, covariates), np.zeros(len(first))])
 
     def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Raise ValueError: a time before the entry is not recorded, and the others are not drawn given that."""
+        """Raise ValueError if a row has an entry: a time before it is not recorded, and later times cannot be drawn."""
         if (y[:, 2] > 0).any():
-            raise ValueError("y: times after an entry, y[2] > 0, cannot be simulated; leave rows with an entry out.")
+            raise ValueError("y: times after an entry, y[2] > 0, cannot be simulated. Leave out rows with an entry.")
         inner = super().recorded(first, y[:, :2])
         return np.concatenate([inner, np.zeros((*first.shape, 1))], axis=-1)
 
@@ -665,12 +665,12 @@ class LeftTruncated(Censored):
         super().check(y[:, :2])
         if (row := first_row((y[:, 2] < 0) | (y[:, 2] >= y[:, 0]))) is not None:
             raise ValueError(
-                f"y[2] must hold times of entry from 0, for none, to below the time y[0]; got {y[row, 2]:g} with "
+                f"y[2] must hold entry times >= 0 (0 for none) and below the time y[0]; got {y[row, 2]:g} with "
                 f"the time {y[row, 0]:g} in row {row}. The columns are (time, event, entry)."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
-        """Events between the entry and ``y[0]``, or none by then."""
+        """Return two pieces: events between the entry and ``y[0]``, and no event until then."""
         time, entry = y[:, 0], y[:, 2]
         event, none = (np.column_stack([np.full(len(y), code), entry]) for code in (1.0, 0.0))
         return [Piece(entry, time, others=event), Piece(time, time, is_discrete=True, others=none)]
@@ -681,16 +681,16 @@ class LeftTruncated(Censored):
 
 
 class IntervalCensored(Support):
-    """A value, a code and a second value, y of shape (n, 3), with the codes of R's ``Surv(type="interval")``.
+    """A value, a code and a second value, y of shape (n, 3). It has the codes of R's ``Surv(type="interval")``.
 
-    Code 0: above ``y[0]``; 1: ``y[0]`` itself; 2: below ``y[0]``; 3: between ``y[0]`` and ``y[2]``. ``y[2]`` counts for
-    code 3 alone, and repeats ``y[0]`` in other rows. The formula is a density in ``y[0]`` for code 1, and a probability
-    for the others.
+    Code 0 means above ``y[0]``, 1 ``y[0]`` itself, 2 below ``y[0]``, and 3 between ``y[0]`` and ``y[2]``. Only code 3
+    uses ``y[2]``, and it repeats ``y[0]`` in other rows. The formula is a density in ``y[0]`` for code 1 and a
+    probability for the other codes.
 
     Parameters
     ----------
     low : float
-        The end of the values: 0 for times, -inf for any numbers.
+        The lower end of the values: 0 for times, -inf for any numbers.
     """
 
     num_columns = 3
@@ -704,7 +704,7 @@ class IntervalCensored(Support):
 
     @property
     def num_covariates(self) -> int:
-        """0: codes are observed with the values, and predictions are of the value itself."""
+        """0: codes are observed together with the values, and predictions are of the value itself."""
         return 0
 
     def others(self, covariates: np.ndarray) -> np.ndarray:
@@ -714,11 +714,11 @@ class IntervalCensored(Support):
         return np.column_stack([first, np.zeros(len(first)), first]) if self.low == 0 else None
 
     def recorded(self, first: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """As if looked at when y was: at ``y[0]`` for codes 0 and 2, at both values for 3, and always for 1."""
+        """Record ``first`` with the inspection times of y: ``y[0]`` for codes 0 and 2, both values for 3, all for 1."""
         low, code, high = y.T
         high = np.where(code == 3, high, low)
         new = np.select([code == 1, first <= low, (code == 0) | (first > high)], [1, 2, 0], default=3)
-        # Events of rows that were followed up are seen when they happen.
+        # Events in rows that were followed up are seen when they happen.
         new = np.where((code == 0) & (first <= low), 1, new)
         time = np.select([new == 1, new == 0], [first, high], default=low)
         return np.stack([time, new, np.where(new == 3, high, time)], axis=-1)
@@ -727,8 +727,8 @@ class IntervalCensored(Support):
         for column in (0, 2):
             if (row := first_row(y[:, column] <= self.low)) is not None:
                 raise ValueError(
-                    f"y[{column}] must hold times > 0; got {y[row, column]:g} in row {row}. A time that is below "
-                    "an end t is (t, 2, t), with code 2; y[2] repeats y[0] where the code is not 3."
+                    f"y[{column}] must hold times > 0; got {y[row, column]:g} in row {row}. Write a time below "
+                    "an end t as (t, 2, t), with code 2; y[2] repeats y[0] if the code is not 3."
                 )
         if (row := first_row(~np.isin(y[:, 1], (0.0, 1.0, 2.0, 3.0)))) is not None:
             raise ValueError(
@@ -737,12 +737,12 @@ class IntervalCensored(Support):
             )
         if (row := first_row((y[:, 1] == 3) & (y[:, 2] <= y[:, 0]))) is not None:
             raise ValueError(
-                f"y[2] must be above y[0] where the code y[1] is 3; got {y[row, 0]:g} to {y[row, 2]:g} in row "
-                f"{row}. A value that is known has code 1."
+                f"y[2] must be above y[0] if the code y[1] is 3; got {y[row, 0]:g} to {y[row, 2]:g} in row "
+                f"{row}. A known value has code 1."
             )
 
     def pieces(self, y: np.ndarray) -> Sequence[Piece]:
-        """Values up to ``y[0]`` as they are, then between ``y[0]`` and ``y[2]``, or above both."""
+        """Return three pieces: exact values up to ``y[0]``, values from there to ``y[2]``, and larger values."""
         low, high = y[:, 0], np.maximum(y[:, 0], y[:, 2])
         fixed = np.ones(len(y))
         return [

@@ -1,1 +1,1 @@
-"""Parameters: values, constraints and priors; their names; the unconstrained vector."""
+"""Parameters: values, constraints, priors, names, and the unconstrained vector."""

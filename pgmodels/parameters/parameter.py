@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 Numbers: TypeAlias = Array | np.ndarray | float
 
-# Bijections from the real line, which need neither NumPyro nor, for NumPy's arrays, compilation.
+# Bijections from the real line. They need neither NumPyro nor, for NumPy arrays, compilation.
 
 
 class Identity:
-    """x, on the real numbers."""
+    """The identity x on the real numbers."""
 
     def __call__(self, x: Numbers) -> Numbers:
         return x
 
     def inv(self, y: Numbers) -> Numbers:
-        """The inverse of ``__call__``."""
+        """Return the inverse of ``__call__``."""
         return y
 
     def log_abs_det_jacobian(self, x: Numbers, y: Numbers) -> Numbers:
-        """The log of the derivative at ``x``, where the value is ``y``."""
+        """Return the log of the derivative at ``x``, at which the value is ``y``."""
         return jnp.zeros_like(x)
 
     def inverse_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of ``x`` for a shape of ``y``."""
+        """Return the shape of ``x`` for a shape of ``y``."""
         return shape
 
 
 class Exponential(Identity):
-    """exp(x), to the positive numbers."""
+    """The bijection exp(x) to the positive numbers."""
 
     def __call__(self, x: Numbers) -> Numbers:
         return namespace(x).exp(x)
@@ -61,7 +61,7 @@ IDENTITY, EXPONENTIAL = Identity(), Exponential()
 
 
 def transform_to(support: "Constraint") -> Any:
-    """The bijection to a constraint of NumPyro's."""
+    """Return the bijection to a constraint of NumPyro."""
     from numpyro.distributions.constraints import positive, real
     from numpyro.distributions.transforms import biject_to
 
@@ -71,7 +71,7 @@ def transform_to(support: "Constraint") -> Any:
 
 
 class Fixed:
-    """A hyperparameter that is never learned: ``RBF(variance=Fixed(1.0))``.
+    """A hyperparameter that is never learned, e.g. ``RBF(variance=Fixed(1.0))``.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Fixed:
 
 
 class Hashable(Picklable):
-    """A hashable wrapper of a NumPyro distribution or constraint, for static fields, equal for equal numbers."""
+    """A hashable wrapper of a NumPyro distribution or constraint, for static fields; equal if the numbers are equal."""
 
     def __init__(self, distribution: "Distribution | Constraint"):
         from pgmodels.runtime.io import digest
@@ -114,27 +114,27 @@ class Hashable(Picklable):
 
 
 class Parameter(Module):
-    """A hyperparameter: a number, or an array.
+    """A hyperparameter: a number or an array.
 
     Parameters
     ----------
     value : float, array_like or None
-        The value, a start value for ``fit``; None to set it from the data, or in a formula to require it.
+        The value, which is the start value for ``fit``. None sets it from the data, or in a formula requires it.
     positive : bool, optional
-        Whether the value must be positive; by default True for parameters of kernels and False for parameters of
+        Whether the value must be positive. The default is True for parameters of kernels and False for parameters of
         formulas and means.
     fixed : bool
-        Whether ``fit`` must not change the value.
+        Whether the value stays fixed in ``fit``.
     prior : numpyro.distributions.Distribution, optional
         The prior of the value.
     constraint : numpyro.distributions.constraints.Constraint, optional
-        A constraint instead of ``positive``, such as ``ordered_vector`` or ``simplex``: fits and draws satisfy it, and
+        A constraint instead of ``positive``, such as ``ordered_vector`` or ``simplex``. Fits and draws satisfy it, and
         a prior with a larger support is restricted to it.
 
     Raises
     ------
     ValueError
-        For a constraint that is not one of NumPyro's; other faults are found where the parameter is used.
+        If the constraint is not a NumPyro constraint. Other faults are found when the parameter is used.
 
     Examples
     --------
@@ -149,12 +149,12 @@ class Parameter(Module):
     """
 
     value: Any
-    # None if unspecified: decided where the parameter is used.
+    # None means unspecified, to be decided when the parameter is used.
     positive: bool | None = eqx.field(static=True, default=None)
     fixed: bool = eqx.field(static=True, default=False)
     hashable_prior: Hashable | None = eqx.field(static=True, default=None)
     hashable_constraint: Hashable | None = eqx.field(static=True, default=None)
-    # The length of a vector, None for a scalar.
+    # The length of a vector, or None for a scalar.
     length: int | None = eqx.field(static=True, default=None)
 
     if TYPE_CHECKING:
@@ -194,12 +194,12 @@ class Parameter(Module):
 
     @property
     def is_free(self) -> bool:
-        """Whether it is learned and has no prior."""
+        """Whether the parameter is learned and has no prior."""
         return self.learned and self.prior is None
 
     @property
     def declared_prior(self) -> Any:
-        """The prior as the user declared it, not restricted to the constraint."""
+        """The prior that the user declared, not restricted to the constraint."""
         if self.prior is None:
             return None
         from pgmodels.parameters.prior import Within
@@ -208,7 +208,7 @@ class Parameter(Module):
 
     @property
     def constraint(self) -> "Constraint | None":
-        """The constraint that the user declared, or None; a sign is in ``positive``."""
+        """The constraint that the user declared, or None; ``positive`` holds a sign."""
         return None if self.hashable_constraint is None else self.hashable_constraint.distribution
 
     @property
@@ -224,12 +224,12 @@ class Parameter(Module):
 
     @property
     def bounds(self) -> tuple[Any, Any]:
-        """The lower and the upper bound of each entry of the value, infinite where there is none."""
+        """The lower and the upper bound of each entry of the value, infinite if there is no bound."""
         return _bounds(self.support)
 
     @property
     def transform(self) -> Any:
-        """The bijection from the real line to ``support``, with the methods of NumPyro's."""
+        """The bijection from the real line to ``support``, with the methods of NumPyro's transforms."""
         if self.constraint is None and self.prior is None:
             return EXPONENTIAL if self.positive else IDENTITY
         return transform_to(self.support)
@@ -240,22 +240,22 @@ class Parameter(Module):
         return not self.fixed
 
     def with_value(self, value: ArrayLike | Array) -> "Parameter":
-        """A copy with another value; it may be an array of draws of the value."""
+        """Return a copy with another value, which may be an array of draws."""
         return eqx.tree_at(lambda p: p.value, self, value, is_leaf=lambda node: node is None)
 
     def as_fixed(self) -> "Parameter":
-        """A copy that is fixed at its value."""
+        """Return a copy that is fixed at its value."""
         return Parameter(self.value, self.positive, fixed=True, constraint=self.constraint)
 
     def bare(self) -> "Parameter":
-        """A copy with only the value, for compiled code: a new prior then needs no recompilation."""
+        """Return a copy with only the value, for compiled code: a new prior then needs no recompilation."""
         return Parameter(self.value, positive=True)
 
     def __repr__(self) -> str:
         return self.written()
 
     def written(self, with_sign: bool = False) -> str:
-        """The ``repr``; ``with_sign`` adds ``positive=True`` where a plain number would mean a real parameter."""
+        """Return the ``repr``; ``with_sign`` adds ``positive=True`` if a plain number would mean a real parameter."""
         value, prior = write_value(self.value), self.declared_prior
         if self.fixed:
             value = f"Fixed({value})"
@@ -275,27 +275,27 @@ Tree = TypeVar("Tree")
 
 
 def is_parameter(node: object) -> TypeGuard[Parameter]:
-    """Whether a pytree node is a Parameter."""
+    """Return whether a pytree node is a Parameter."""
     return isinstance(node, Parameter)
 
 
 def bare(tree: Tree) -> Tree:
-    """Replace every Parameter of a pytree by its value-only copy."""
+    """Replace every Parameter of a pytree by a copy with only its value."""
     return jax.tree.map(lambda p: p.bare() if is_parameter(p) else p, tree, is_leaf=is_parameter)
 
 
 def bare_arrays(tree: Tree) -> Tree:
-    """``bare``, with numbers and arrays as JAX arrays."""
+    """Return ``bare``, with numbers and arrays as JAX arrays."""
     return jax.tree.map(lambda leaf: as_array(leaf) if eqx.is_array_like(leaf) else leaf, bare(tree))
 
 
 def as_parameter(
     value: Any, name: str, *, positive: bool = True, from_data: bool = False, constraint: "Constraint | None" = None
 ) -> Parameter:
-    """Read a user's hyperparameter: a number, an array, ``Fixed``, a NumPyro distribution, ``Parameter`` or ``None``.
+    """Read a hyperparameter: a number, an array, ``Fixed``, a NumPyro distribution, ``Parameter`` or ``None``.
 
-    Raises ValueError if it is missing, not finite, not positive although it must be, or outside its constraint, or if
-    its prior has no density over such values.
+    Raises ValueError if the value is missing, not finite, or outside its constraint, or must be positive and is not. It
+    also raises ValueError if the prior has no density over such values.
     """
     if isinstance(value, Parameter) and value.constraint is not None:
         constraint = value.constraint
@@ -330,15 +330,15 @@ def as_parameter(
 
 
 def as_declared(value: Any, declared: Parameter | None, name: str, positive: bool = True) -> Parameter:
-    """Read a hyperparameter of an argument or field whose default may be a Parameter that declares its constraint.
+    """Read a hyperparameter of an argument or field. Its default may be a Parameter that declares the constraint.
 
-    If the default declares no sign, ``positive`` applies. Without a default, a Parameter or distribution determines the
-    sign; numbers follow ``positive``, except Fixed ones, which may be negative. Raises ValueError as
-    ``as_parameter`` does.
+    ``positive`` applies if the default declares no sign. Without a default, a Parameter or distribution determines the
+    sign. Numbers follow ``positive``, except Fixed numbers, which may be negative. Raises ValueError in the cases of
+    ``as_parameter``.
     """
     if declared is not None:
         if is_distribution(value) and declared.constraint is not None:
-            # A prior alone gives no start value that satisfies the constraint.
+            # A prior alone has no start value that satisfies the constraint.
             value = Parameter(declared.value, prior=value)
         declared_positive = positive if declared.positive is None else declared.positive
         is_positive = declared.constraint is None and (declared_positive or _implies_positive(value))
@@ -365,7 +365,7 @@ def _is_positive(constraint: "Constraint") -> bool:
 
 
 def _bounds(constraint: "Constraint") -> tuple[Any, Any]:
-    """The lower and the upper bound of each entry of what satisfies a constraint, infinite where there is none."""
+    """Return the lower and upper bound of each entry under a constraint, infinite if there is no bound."""
     from numpyro.distributions.constraints import positive_ordered_vector, simplex
 
     if constraint in (simplex, positive_ordered_vector):
@@ -375,9 +375,9 @@ def _bounds(constraint: "Constraint") -> tuple[Any, Any]:
 
 
 def _constrained(value: Any, name: str, constraint: "Constraint", positive: bool) -> Parameter:
-    """A parameter with a constraint, its prior restricted to that."""
+    """Return a parameter with a constraint, to which its prior is restricted."""
     if positive and not _is_positive(constraint):
-        raise ValueError(f"{name} must be positive, and its constraint {constraint} allows other numbers too.")
+        raise ValueError(f"{name} must be positive, but its constraint {constraint} also allows other numbers.")
     declared = value if isinstance(value, Parameter) else Parameter(value)
     bare_value = declared.value.value if isinstance(declared.value, Fixed) else declared.value
     start = as_parameter(bare_value, name, positive=False).value
@@ -395,7 +395,7 @@ def _constrained(value: Any, name: str, constraint: "Constraint", positive: bool
 
 
 def _with_prior(value: ArrayLike | None, prior: Any, name: str, positive: bool) -> Parameter:
-    """A parameter with a prior of its shape; raises ValueError if the prior has no density at the start value."""
+    """Return a parameter with a prior of its shape. Raise ValueError if the start value has no density."""
     _check_prior(prior, name, positive)
     with jax.enable_x64(True):
         start = _centre(prior, name) if value is None else as_parameter(value, name, positive=positive).value
@@ -407,7 +407,7 @@ def _with_prior(value: ArrayLike | None, prior: Any, name: str, positive: bool) 
                 "shape, or one of them as one number."
             ) from error
         if shape != prior.shape():
-            # Entries are independent a priori.
+            # A-priori independent entries.
             prior = prior.expand(shape[: len(shape) - prior.event_dim])
         start = np.broadcast_to(start, shape).copy()
         if not np.all(prior.support(start)):
@@ -452,7 +452,7 @@ def _check_prior(prior: Any, name: str, positive: bool) -> None:
         ) from error
     if positive and not np.all(np.asarray(getattr(support, "lower_bound", -np.inf)) >= 0):
         raise ValueError(
-            f"{name} must be positive, and its prior {kind} has the support {support}: use LogNormal, Gamma, "
+            f"{name} must be positive, but its prior {kind} has the support {support}: use LogNormal, Gamma, "
             "InverseGamma, HalfNormal, or TruncatedNormal(..., low=0.0)."
         )
 
@@ -473,7 +473,7 @@ def _median(prior: "Distribution") -> Array:
 
 
 def _call(program: Any, *arguments: object) -> Array:
-    """Call a compiled function; not compiled, which may take a second, if JAX cannot trace a user's distribution."""
+    """Call a compiled function, or uncompiled (up to a second) if JAX cannot trace a user's distribution."""
     try:
         return program(*arguments)
     except (TypeError, AttributeError):
@@ -481,22 +481,22 @@ def _call(program: Any, *arguments: object) -> Array:
 
 
 def _centre(prior: "Distribution", name: str) -> np.ndarray:
-    """The start value: the prior's middle, or else its mode on the unconstrained scale."""
+    """Return the start value: the middle of the prior, or else its mode on the unconstrained scale."""
     middle = middle_of(prior)
     return _mode(prior, name) if middle is None else middle
 
 
 def middle_of(prior: "Distribution") -> np.ndarray | None:
-    """The prior's median, or else its mean; None if a search cannot start at either."""
+    """Return the prior's median, or else its mean; None if a search can start at neither."""
     for centre in (partial(_call, _median), lambda law: law.mean):
         try:
             with np.errstate(divide="ignore"):
                 value = np.asarray(centre(prior), dtype=np.float64)
         except (NotImplementedError, ZeroDivisionError, ImportError):
-            # NumPyro needs a further package for some quantile functions, and divides by zero for some infinite means.
+            # NumPyro needs another package for some quantile functions, and divides by zero for some infinite means.
             continue
         if np.isfinite(value).all() and np.all(prior.support(value)):
-            # Next to 0 or infinity, such as at the median 1e-300 of Gamma(1e-3, 1e-3), nothing can be learned.
+            # Near 0 or infinity nothing can be learned, e.g. at 1e-300, the median of Gamma(1e-3, 1e-3).
             is_positive = transform_to(prior.support) is EXPONENTIAL
             if not is_positive or np.all(np.abs(np.log(value)) < 25.0):
                 return value
@@ -504,7 +504,7 @@ def middle_of(prior: "Distribution") -> np.ndarray | None:
 
 
 def _mode(prior: "Distribution", name: str) -> np.ndarray:
-    """The highest value of a grid by the density on the unconstrained scale; its middle where this has no maximum."""
+    """Return the grid point of largest density on the unconstrained scale, or the middle if it has no maximum."""
     from numpyro.distributions import Independent
 
     base = prior

@@ -1,4 +1,4 @@
-"""Priors that NumPyro does not have: restricted to a constraint, and of standard deviations."""
+"""Priors that NumPyro does not have: priors restricted to a constraint, and priors of standard deviations."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ _SYMMETRIC = (Cauchy, Laplace, Logistic, Normal, StudentT)
 
 
 class Within(Distribution):
-    """A distribution restricted to a constraint; its density is unnormalised."""
+    """A distribution restricted to a constraint, with an unnormalised density."""
 
     pytree_data_fields = ("base", "constraint")
 
@@ -25,28 +25,28 @@ class Within(Distribution):
 
     @property
     def support(self) -> Constraint:
-        """The constraint."""
+        """The constraint of the values."""
         return self.constraint
 
     def log_prob(self, value: ArrayLike) -> Array:
-        """The log density of the base."""
+        """Return the log density of the base distribution."""
         return jnp.sum(self.base.log_prob(value), axis=tuple(range(-len(self.base.batch_shape), 0)))
 
 
 class sd(Distribution):  # noqa: N801  as users type it
-    """The prior of a variance, stated as that of its root, a standard deviation.
+    """The prior of a variance, stated as the prior of its root, a standard deviation.
 
     Parameters
     ----------
     prior : numpyro.distributions.Distribution
-        The prior of the standard deviation: of positive numbers, such as ``HalfNormal(2.5)``, ``Exponential(1.0)`` or
-        ``Uniform(0.0, 10.0)``; or a Normal, StudentT, Cauchy, Laplace or Logistic about 0, of which the positive half
-        is meant.
+        The prior of the standard deviation. It is on the positive numbers, such as ``HalfNormal(2.5)``,
+        ``Exponential(1.0)`` or ``Uniform(0.0, 10.0)``. A Normal, StudentT, Cauchy, Laplace or Logistic about 0 stands
+        for its positive half.
 
     Raises
     ------
     ValueError
-        For another prior.
+        If the prior is of another kind.
 
     Examples
     --------
@@ -87,7 +87,7 @@ class sd(Distribution):  # noqa: N801  as users type it
 
     @property
     def support(self) -> Constraint:
-        """The squares of the support of the standard deviation."""
+        """The squares of the values in the support of the standard deviation."""
         bounds = self.prior.support
         if bounds is real or not (hasattr(bounds, "upper_bound") or np.any(np.asarray(bounds.lower_bound) > 0.0)):
             return positive
@@ -95,17 +95,17 @@ class sd(Distribution):  # noqa: N801  as users type it
         return interval(low, bounds.upper_bound**2) if hasattr(bounds, "upper_bound") else greater_than(low)
 
     def log_prob(self, value: ArrayLike) -> Array:
-        """The log density of the variance."""
+        """Return the log density of the variance."""
         deviation = jnp.sqrt(value)
-        # Half of a symmetric density is doubled.
+        # Half of a symmetric density has twice the density.
         return self.prior.log_prob(deviation) - jnp.log(deviation if self.prior.support is real else 2.0 * deviation)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draws of the variance."""
+        """Return draws of the variance."""
         return jnp.square(self.prior.sample(key, sample_shape))
 
     def icdf(self, q: ArrayLike) -> Array:
-        """Quantiles of the variance."""
+        """Return quantiles of the variance."""
         prior = self.prior
         level = 0.5 + 0.5 * q if prior.support is real else q
         if isinstance(prior, StudentT):

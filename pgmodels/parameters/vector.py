@@ -1,4 +1,4 @@
-"""Names of parameters, and the unconstrained vector of those that are learned."""
+"""Names of parameters, and the unconstrained vector of the learned parameters."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -34,17 +34,17 @@ class _Location(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The candidate names, shortest first."""
+        """Return the candidate names, shortest first."""
         fields = [self.field, f"{self.component}.{self.field}", f"{self.component}{self.number}.{self.field}"]
         return [*(f"{self.latents}{name}" for name in fields), self.path]
 
 
 def parameter_names(model: "Model") -> dict[int, str]:
-    """The names of all parameters of a model, by leaf index.
+    """Return the names of all parameters of a model, by leaf index.
 
-    ``lengthscale``, ``mean``, or ``scale`` of a likelihood; with several GPs, ``f[1].lengthscale`` for latent 1 and
-    ``f[0:3].lengthscale`` for the first three latents. Ambiguous names are prefixed with their component, as in
-    ``RBF.variance`` and ``likelihood.variance``, and with its index if there are several, as in ``RBF[1].variance``.
+    Examples: ``lengthscale``, ``mean``, or ``scale`` of a likelihood; with several GPs ``f[1].lengthscale`` of latent 1
+    and ``f[0:3].lengthscale`` of the first three latents. Ambiguous names are prefixed with the component, e.g.
+    ``RBF.variance`` or ``likelihood.variance``, and its index if there are several, e.g. ``RBF[1].variance``.
     """
     locations = _locations(model)
     levels = dict.fromkeys(locations, 0)
@@ -98,12 +98,12 @@ _TRACEABLE = ("numpyro", "pgmodels", "builtins")
 class ParameterVector(Picklable):
     """The parameters of a model for which ``chosen`` is True: names, constrained values and the unconstrained vector.
 
-    A pytree whose leaves are the numbers of the ``priors``: compiled code has them as arguments, so that it serves data
-    sets whose default priors differ in numbers only. All else is static.
+    A pytree whose leaves are the numbers of the ``priors``. They are arguments of compiled code, which therefore serves
+    data sets whose default priors differ only in numbers. All else is static.
 
-    ``parameter_names`` defines the names. ``of_likelihood`` maps the name of each chosen likelihood parameter in
-    the formula to its name here. ``gp_indices`` has the GP of each parameter, and ``gps`` that of each entry of the
-    vector, -1 for the likelihood's.
+    ``parameter_names`` defines the names. ``of_likelihood`` maps the name of each chosen likelihood parameter in the
+    formula to its name here. ``gp_indices`` has the GP of each parameter, and ``gps`` the GP of each vector entry; -1
+    is the likelihood.
     """
 
     def __init__(self, model: "Model", chosen: Callable[[Parameter], bool]):
@@ -133,7 +133,7 @@ class ParameterVector(Picklable):
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:
-        """What is static beside the structure of the leaves: names, leaf indices, shapes, constraints, other priors."""
+        """The static parts except the leaves' structure: names, leaf indices, shapes, constraints, other priors."""
         priors = (None if has else p.hashable_prior for has, p in zip(self._has_leaves, self.parameters, strict=True))
         constraints = ((p.positive, p.hashable_constraint) for p in self.parameters)
         return tuple(zip(self.names, self.leaf_indices, self.shapes, constraints, priors, strict=True))
@@ -143,12 +143,12 @@ class ParameterVector(Picklable):
         return [_is_traceable(p) for p in self.parameters]
 
     def tree_flatten(self) -> tuple[list[Any], "ParameterVector"]:
-        """The priors whose numbers are leaves, and the vector itself, compared by its ``signature``."""
+        """Return the priors whose numbers are leaves, and the vector itself, which ``signature`` compares."""
         return [prior for prior, traced in zip(self.priors, self._has_leaves, strict=True) if traced], self
 
     @classmethod
     def tree_unflatten(cls, vector: "ParameterVector", priors: Sequence[Any]) -> "ParameterVector":
-        """A copy with other numbers of priors."""
+        """Return a copy with other numbers of priors."""
         copied, new = cls.__new__(cls), iter(priors)
         vars(copied).update(vars(vector))
         pairs = zip(vector.priors, vector._has_leaves, strict=True)
@@ -166,16 +166,16 @@ class ParameterVector(Picklable):
         return np.concatenate([np.ravel(value) for value in values]) if values else np.zeros(0)
 
     def constrain(self, vector: Array | np.ndarray) -> list[Any]:
-        """The constrained values of an unconstrained vector."""
+        """Return the constrained values of an unconstrained vector."""
         return constrain(self.parameters, vector)
 
     def log_prior(self, values: list[Any]) -> Array:
-        """The log prior density of constrained values, summed over the parameters that have a prior."""
+        """Return the log prior density of constrained values, summed over the parameters that have a prior."""
         pairs = zip(self.priors, values, strict=True)
         return sum((jnp.sum(prior.log_prob(v)) for prior, v in pairs if prior is not None), jnp.zeros(()))
 
     def log_prior_unconstrained(self, vector: Array | np.ndarray) -> Array:
-        """The log prior density of an unconstrained vector, with the log Jacobian of the transforms."""
+        """Return the log prior density of an unconstrained vector, including the log Jacobian of the transforms."""
         if not self.leaf_indices:
             return jnp.zeros(())
         total = self.log_prior(self.constrain(vector))
@@ -186,26 +186,26 @@ class ParameterVector(Picklable):
         return total
 
     def median(self, draws: list[np.ndarray]) -> list[np.ndarray]:
-        """The entrywise medians of draws (chains, draws, ...), mapped back into the constraints."""
+        """Return entrywise medians of draws (chains, draws, ...), mapped back into the constraints."""
         pairs = zip(self.parameters, (np.median(values, axis=(0, 1)) for values in draws), strict=True)
         return [m if p.constraint is None else np.asarray(p.transform(p.transform.inv(m))) for p, m in pairs]
 
     def with_values(self, values: list[Any]) -> "Model":
-        """The model with other values."""
+        """Return the model with other values."""
         return with_values(self.model, self.leaf_indices, values)
 
     def apply(self, model: "Model", vector: Array | np.ndarray) -> "Model":
-        """A model of the same structure, such as one without priors, at the values of an unconstrained vector."""
+        """Return a model of the same structure, e.g. one without priors, at the values of an unconstrained vector."""
         return with_values(model, self.leaf_indices, self.constrain(vector))
 
     def of(self, tree: object) -> list[Any]:
-        """The values of the chosen parameters in a pytree with the model's structure."""
+        """Return the values of the chosen parameters in a pytree with the model's structure."""
         leaves = jax.tree_util.tree_leaves(tree, is_leaf=is_parameter)
         return [leaves[i].value for i in self.leaf_indices]
 
 
 def _is_traceable(parameter: Parameter) -> bool:
-    """Whether compiled code has the numbers of a parameter's prior as arguments; those of transforms are static."""
+    """Return whether the numbers of a parameter's prior are arguments of compiled code, not static numbers."""
     prior = parameter.prior
     if prior is None or (parameter.constraint is None and parameter.transform not in (IDENTITY, EXPONENTIAL)):
         return False
@@ -214,22 +214,22 @@ def _is_traceable(parameter: Parameter) -> bool:
 
 
 def free_shape(parameter: Parameter) -> tuple[int, ...]:
-    """The shape of a parameter's unconstrained values; a simplex has one entry less."""
+    """Return the shape of a parameter's unconstrained values; a simplex has one entry less."""
     return parameter.transform.inverse_shape(np.shape(parameter.value))
 
 
 def constrain(parameters: Sequence[Parameter], vector: Array | np.ndarray) -> list[Any]:
-    """The constrained values of parameters, from their unconstrained values in one vector."""
+    """Return the constrained values of parameters, from their unconstrained values in one vector."""
     shapes = [free_shape(p) for p in parameters]
     splits = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
-    # NumPy splits without compilation.
+    # NumPy splits an array without compilation.
     split: Any = np.split if isinstance(vector, np.ndarray) else jnp.split
     pieces = split(vector, splits) if parameters else []
     return [p.transform(piece.reshape(shape)) for p, piece, shape in zip(parameters, pieces, shapes, strict=True)]
 
 
 def with_values(model: "Model", leaf_indices: Sequence[int], values: Sequence[Any]) -> "Model":
-    """The model with other values of some parameters, by leaf index; the model may be one without priors (``bare``)."""
+    """Return the model with other values of some parameters, by leaf index; it may have no priors (``bare``)."""
     leaves, tree = jax.tree_util.tree_flatten(model, is_leaf=is_parameter)
     for i, value in zip(leaf_indices, values, strict=True):
         leaves[i] = leaves[i].with_value(value)
@@ -237,27 +237,27 @@ def with_values(model: "Model", leaf_indices: Sequence[int], values: Sequence[An
 
 
 def trainable(model: "Model") -> ParameterVector:
-    """The parameters that ``fit`` may change: all that are not Fixed."""
+    """Return the parameters that ``fit`` may change: all except Fixed ones."""
     return ParameterVector(model, lambda parameter: parameter.learned)
 
 
 def with_priors(model: "Model") -> ParameterVector:
-    """The parameters that samplers draw: all that have a prior and are not Fixed."""
+    """Return the parameters that samplers draw: all with a prior, except Fixed ones."""
     return ParameterVector(model, is_sampled)
 
 
 def is_sampled(parameter: Parameter) -> bool:
-    """Whether samplers draw a parameter: it has a prior and is not Fixed."""
+    """Return whether samplers draw a parameter: it has a prior and is not Fixed."""
     return parameter.learned and parameter.prior is not None
 
 
 def have_fixed_kernels(model: "Model") -> tuple[bool, ...]:
-    """For each group of latents, whether no parameter of its kernel is sampled."""
+    """Return for each group of latents whether no parameter of its kernel is sampled."""
     return tuple(not _any_uncertain(gp.kernel) for gp in model.gps)
 
 
 def has_one_prior(model: "Model") -> bool:
-    """Whether no parameter of the latents' prior is sampled, neither of kernels nor of means."""
+    """Return whether no parameter of the latents' prior is sampled, of kernels or of means."""
     return not _any_uncertain(model.gps)
 
 

@@ -1,1 +1,1 @@
-"""Figures of results, comparisons and derivations; every function returns a matplotlib Figure."""
+"""Figures of results, comparisons and derivations. Every function returns a matplotlib Figure."""

@@ -1,4 +1,4 @@
-"""Figures of runs: convergence, bounds, auxiliary variables. ArviZ has traces and ranks."""
+"""Figures of runs: convergence, bounds and auxiliary variables. ArviZ has traces and ranks."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from pgmodels.plots.style import (
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result
 
-# Drawn with matplotlib directly: arviz_plots creates figures with pyplot, which keeps all of them in memory.
+# Drawn with matplotlib directly, since arviz_plots creates figures with pyplot, which keeps all of them in memory.
 
 
 def plot_convergence(draws: Draws) -> Figure:
@@ -46,11 +46,11 @@ def plot_convergence(draws: Draws) -> Figure:
     Raises
     ------
     ValueError
-        For fewer than four draws per chain.
+        If there are fewer than four draws per chain.
 
     Notes
     -----
-    An effective sample size above 400 and an R-hat below 1.01 are recommended; below 100 and above 1.05 the draws are
+    Recommended are an effective sample size above 400 and an R-hat below 1.01. Below 100 and above 1.05, the draws are
     unusable. R-hat needs two chains.
 
     References
@@ -68,7 +68,7 @@ def plot_convergence(draws: Draws) -> Figure:
     if draws.num_chains > 1:
         panels.append(("R-hat", rhat, RHAT_LIMITS, "R-hat of a latent"))
     else:
-        notes.append("R-hat needs two chains, and there is one.")
+        notes.append("R-hat needs two chains, but there is only one.")
     figure, lines = new_figure(3.6 * len(panels), 3.8), ("--", ":")
     for axes, (name, values, limits, unit) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         finite = values[np.isfinite(values)]
@@ -92,7 +92,7 @@ def plot_convergence(draws: Draws) -> Figure:
 
 
 def plot_elbo(results: Results) -> Figure:
-    """Plot the ELBO of each approximation by iteration, and its difference from the last value on a logarithmic scale.
+    """Plot the ELBO of each approximation by iteration, and its distance to the last value on a logarithmic scale.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def plot_elbo(results: Results) -> Figure:
 
 
 def plot_auxiliaries(results: Results) -> Figure:
-    """Plot the posterior mean of each auxiliary variable at each datum, data in the order of the first result's means.
+    """Plot posterior means of auxiliary variables at each datum, in the order of the first result's means.
 
     Parameters
     ----------
@@ -159,13 +159,13 @@ def plot_auxiliaries(results: Results) -> Figure:
     Raises
     ------
     ValueError
-        If no result has auxiliary variables, or for results of different models.
+        If no result has auxiliary variables, or the results are of different models.
 
     Notes
     -----
-    For draws the average of E[a | f, y], for approximations the mean of the optimal q (see
-    ``pgmodels.diagnostics.vsbc``), for ``fit`` before its correction. Results of ``correct`` are omitted. The
-    reference of a comparison comes first.
+    Draws show the average of E[a | f, y]. Approximations show the mean of the optimal q (see
+    ``pgmodels.diagnostics.vsbc``), and ``fit`` shows the mean before its correction. Results of ``correct`` are
+    omitted. The reference of a comparison comes first.
     """
     by_label, reference = labelled(results)
     means = {k: auxiliary_means(r) for k, r in by_label.items() if r.has_elbo or not r.is_corrected}
@@ -190,7 +190,7 @@ def plot_auxiliaries(results: Results) -> Figure:
 
 
 def _check(means: dict[str, dict[str, np.ndarray]], results: dict[str, Result], reference: str | None) -> str:
-    """The label of the reference result. Raises ValueError without auxiliaries, or if results do not match."""
+    """Return the label of the reference. Raise ValueError without auxiliaries, or if results do not match."""
     if not means:
         raise ValueError(
             f"{', '.join(results)} is corrected and has no auxiliaries: pass the uncorrected result, or draws of gibbs."
@@ -211,7 +211,7 @@ def _check(means: dict[str, dict[str, np.ndarray]], results: dict[str, Result], 
 
 
 def _panels(name: str, means: dict[str, dict[str, np.ndarray]], first: str) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """Titles and values by label: up to four latents have their own panel, more share one."""
+    """Return titles and values by label. Up to four latents have separate panels; more share one panel."""
     values = {label: by_name[name] for label, by_name in means.items() if not np.isposinf(by_name[name]).all()}
     if not values:
         return []

@@ -18,24 +18,24 @@ from pgmodels.plots.style import literal, new_figure, settle
 
 
 class Sizes(NamedTuple):
-    """Lengths in a drawn graph; all but ``inches`` itself are in units of ``inches``."""
+    """Lengths in a drawn graph, in units of ``inches``, except ``inches`` itself."""
 
     inches: float = 0.62
-    # Of a node, and of the dot of a parameter.
+    # Sizes of a node, and of the dot of a parameter.
     radius: float = 0.36
     dot: float = 0.07
-    # Between layers and between nodes, and the width of a character.
+    # Distances between layers and between nodes, and the width of a character.
     layer: float = 1.7
     gap: float = 0.5
     character: float = 0.155
-    # Distances of a plate to its content.
+    # Distances from a plate to its content.
     side: float = 0.22
     bottom: float = 0.42
     top: float = 0.18
 
 
 SIZES = Sizes()
-# How far an arrow may bend, in parts of its length.
+# The largest bend of an arrow, as a fraction of its length.
 _BENDS = (0.0, -0.1, 0.1, -0.2, 0.2, -0.3, 0.3, -0.45, 0.45)
 _OBSERVED = "0.8"
 _SYMBOLS = {"ω": r"\omega", "λ": r"\lambda", "θ": r"\theta", "GP": r"\mathrm{GP}"}
@@ -72,8 +72,8 @@ def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figur
 
     Notes
     -----
-    Observed variables are shaded, latent functions and auxiliary variables open circles, Gaussian processes squares,
-    hyperparameters and parameters dots; the nodes of a plate are repeated.
+    Observed variables are shaded. Latent functions and auxiliary variables are open circles, Gaussian processes
+    squares, and hyperparameters and parameters dots. The nodes of a plate are repeated.
 
     References
     ----------
@@ -114,11 +114,11 @@ def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figur
 
 
 def lay_out(graph: AugmentedGraph) -> Layout:
-    """Layers by longest paths, with ancestors of a plate's nodes above its rectangle and descendants below."""
+    """Return layers by longest paths: ancestors of a plate's nodes above its rectangle, and descendants below."""
     layers = _layers(graph)
     places: dict[str, tuple[float, float]] = {}
     plates: dict[str, Box] = {}
-    # Inner plates first; what is in no plate comes last.
+    # Inner plates come first; nodes that are in no plate come last.
     for plate in [*sorted(graph.plates, key=lambda plate: -len(_inside(graph, plate.parent))), None]:
         members = [node for node in graph.nodes if node.plate == (plate.id if plate else None)]
         for layer in sorted({layers[node.id] for node in members}):
@@ -134,7 +134,7 @@ def lay_out(graph: AugmentedGraph) -> Layout:
             content = [plates[other.id] for other in graph.plates if other.parent == plate.id]
             content += [_node_box(node, *places[node.id]) for node in members]
             box = _around(content, SIZES.side, SIZES.bottom, SIZES.top)
-            # The label is right of the arrows.
+            # The label is to the right of the arrows.
             plates[plate.id] = box._replace(x_max=box.x_max + SIZES.character * len(plate.label))
     return Layout(places, plates)
 
@@ -145,7 +145,7 @@ def _inside(graph: AugmentedGraph, plate: str | None) -> list[str]:
 
 
 def _layers(graph: AugmentedGraph) -> dict[str, int]:
-    """The layer of each node, 0 at the top: below all its parents; ancestors of a plate's nodes are above the plate."""
+    """Return the layer of each node, 0 at the top: below its parents, with ancestors of a plate's nodes above it."""
     index = {node.id: number for number, node in enumerate(graph.nodes)}
     count = len(index)
     after = np.zeros((count, count), dtype=bool)
@@ -159,13 +159,13 @@ def _layers(graph: AugmentedGraph) -> dict[str, int]:
     layers = np.zeros(count, dtype=int)
     for _ in range(count):
         layers = np.max(after * (layers[:, None] + 1), axis=0)
-    # Nodes without parents go just above their highest child.
+    # A node without parents is placed just above its highest child.
     highest = np.min(np.where(after, layers, count), axis=1) - 1
     return dict(zip(index, np.where(after.any(axis=0), layers, highest).tolist(), strict=True))
 
 
 def is_dot(node: Node) -> bool:
-    """Whether a node is drawn as a dot, as fixed quantities are."""
+    """Return whether a node is drawn as a dot, like fixed quantities."""
     return node.kind in ("parameter", "hyperparameter")
 
 
@@ -190,7 +190,7 @@ def _draw_rectangle(axes: Axes, box: Box, rounding: float, **style: Any) -> None
 def _draw_node(axes: Axes, node: Node, x: float, y: float) -> None:
     if is_dot(node):
         axes.add_patch(Circle((x, y), SIZES.dot, facecolor="black", zorder=3))
-        # Names of parameters are user-defined, and shown literally.
+        # Parameter names are user-defined and are shown literally.
         text = literal(node.label) if node.kind == "parameter" else _mathematics(node.symbol)
         axes.text(x, y + SIZES.dot + 0.06, text, ha="center", va="bottom", fontsize=11)
         return
@@ -204,7 +204,7 @@ def _draw_node(axes: Axes, node: Node, x: float, y: float) -> None:
 
 
 def _draw_edge(axes: Axes, start: np.ndarray, end: np.ndarray, radii: list[float], obstacles: list[Box]) -> None:
-    """An arrow from the rim of one node to the rim of the other, bent as little as it meets no other node or label."""
+    """Draw an arrow from rim to rim of two nodes, with the least bend that avoids all other nodes and labels."""
     across = np.array([end[1] - start[1], start[0] - end[0]])
     t = np.linspace(0.0, 1.0, 50)[:, None]
     low, high = np.array(obstacles)[:, None, :2], np.array(obstacles)[:, None, 2:]
@@ -225,7 +225,7 @@ def _draw_edge(axes: Axes, start: np.ndarray, end: np.ndarray, radii: list[float
 
 
 def _mathematics(tree: Tree) -> str:
-    """A symbol of the derivation, such as f[c] or u2, with indices as subscripts."""
+    """Return a symbol of the derivation, such as f[c] or u2, with indices as subscripts."""
     base, index = (to_text(tree.base), to_text(tree.index)) if isinstance(tree, Indexed) else (to_text(tree), "")
     symbol, number = split_name(base)
     below = ",".join(part for part in (number, index) if part)

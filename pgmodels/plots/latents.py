@@ -1,4 +1,4 @@
-"""Figures of latents over inputs and on maps."""
+"""Figures of latents over inputs, and on maps."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -60,8 +60,8 @@ def plot_latent(results: Results, X_new: ArrayLike | None = None, covariates: Ar
     results : Result, Comparison or mapping of str to Result
         A result, results of one data set by label, or a comparison.
     X_new : array_like, shape (m, 1), optional
-        The inputs of the curves; by default 200 across the data and a little beyond, as far as all models are
-        defined; of a long series too few to follow it. Data outside their range are not shown.
+        Inputs of the curves. The default is 200 inputs across the data and slightly beyond, if all models are defined
+        there. For a long series these are too few to follow it. Data outside the range are not shown.
     covariates : array_like, shape (m, columns - 1), optional
         The columns of y after the first for the predictive mean; by default one trial.
 
@@ -99,9 +99,7 @@ def plot_latent(results: Results, X_new: ArrayLike | None = None, covariates: Ar
     else:
         x = np.linspace(*around(first.X, list(by_label.values()), margin=0.05), 200)
         if len(first.X) > 100 * len(x):
-            notes.append(
-                f"Curves at {len(x)} inputs, which may miss what is between them: X_new shows a part of the series."
-            )
+            notes.append(f"Curves at {len(x)} inputs may miss changes between them: X_new shows a part of the series.")
     covariate_rows = fixed_covariates(first, covariates, len(x))
     curves = {label: _curves(label, result, x, covariate_rows, notes) for label, result in by_label.items()}
     looks = styles(by_label, reference)
@@ -140,19 +138,19 @@ def _curves(label: str, result: Result, x: np.ndarray, covariates: np.ndarray | 
         f, predictive = smooth_draws(thin(result.draws, 2000, notes, f"{label}: "), x, covariates)
         predicted = _predicted(label, lambda: predictive, notes)
         return _Curves(f.mean(axis=0), np.quantile(f, _LEVELS, axis=0), predicted)
-    # The figure has a note instead of the warning.
+    # A note in the figure replaces the warning.
     with suppress_warnings(CorrectionWarning):
         mean, variance = result.predict_latent(x)
         predicted = _predicted(label, lambda: result.predict(x, covariates), notes)
     invalid = is_invalid(variance)
     if invalid.any():
-        notes.append(f"{label}: no band where the corrected variance is not positive.")
+        notes.append(f"{label}: no band at inputs whose corrected variance is not positive.")
     scale = np.sqrt(np.where(invalid, np.nan, variance))
     return _Curves(mean, mean + ndtri(_LEVELS)[:, None, None] * scale, predicted)
 
 
 def _predicted(label: str, predict: Callable[[], Predictive], notes: list[str]) -> np.ndarray | None:
-    """E[y], None if y is one of several classes or the result has no predictive mean."""
+    """Return E[y], or None if y is one of several classes or the result has no predictive mean."""
     try:
         predictive = predict()
         values = predictive.support.values()
@@ -194,7 +192,7 @@ def _data(axes: Axes, x: np.ndarray, result: Result, curves: dict[str, _Curves],
 
 
 def _observed(result: Result) -> tuple[np.ndarray, str]:
-    """What is shown of y: the first column, or the share of successes; and its name."""
+    """Return the shown part of y, the first column or the share of successes, and its name."""
     if result.y.ndim == 1:
         return result.y, "y"
     if isinstance(result.model.support, SuccessesOfTrials):
@@ -205,14 +203,14 @@ def _observed(result: Result) -> tuple[np.ndarray, str]:
 # Maps of predictions over two inputs.
 
 _COLOURS = "Blues"
-# Colour and marker of the two classes.
+# Colours and markers of the two classes.
 _TWO = (("white", "s"), ("#E69F00", "o"))
-# Number of quadrature nodes for one latent (True) and for several (False).
+# Numbers of quadrature nodes for one latent (True) and for several latents (False).
 _NODES = {True: 64, False: 512}
 
 
 class _Map(NamedTuple):
-    """A quantity on the grid, (rows, columns), and the index of the highlighted class, None for no highlight."""
+    """A quantity on the grid, (rows, columns), and the index of the highlighted class, or None."""
 
     title: str
     values: np.ndarray
@@ -227,7 +225,7 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
     result : Result
         The result.
     class_index : int, optional
-        Draw only the panel of this class; by default one panel for each class, or only the second of two classes.
+        The only class to draw. By default, each class has a panel; of two classes, only the second.
     covariates : array_like, optional
         The values of the columns of y after the first; by default one trial.
 
@@ -239,14 +237,14 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
     Raises
     ------
     ValueError
-        If X does not have two columns, or for an invalid class.
+        If X does not have two columns, or the class is invalid.
 
     Notes
     -----
-    If y is not a class, the predictive mean of y. Crosses are inducing inputs, or the pivots of a low-rank prior's
-    factor. At most about 1,000 posterior draws are used, as noted in the figure.
+    If y is not a class, the figure shows the predictive mean of y. Crosses are inducing inputs, or the pivots of a
+    low-rank prior's factor. At most about 1,000 posterior draws are used, as noted in the figure.
     """
-    require_result(result, "result must be a result, such as those of cavi, correct, fit or gibbs")
+    require_result(result, "result must be a result of an engine such as cavi, correct, fit or gibbs")
     if result.X.shape[1] != 2:
         raise ValueError(
             f"X has {result.X.shape[1]} columns; plot_probability_map needs two. Train on two of the columns, or use "
@@ -299,7 +297,7 @@ def _predictive(result: Result, inputs: np.ndarray, covariates: np.ndarray | Non
 
 
 def _side(result: Result, num_panels: int, max_evaluations: float = 6e7) -> int:
-    """Points along one side of the grid, 24 to 80, limited by evaluations of the likelihood: about ten seconds."""
+    """Return the points along one side of the grid, 24 to 80: evaluations of the likelihood cost about ten seconds."""
     size, values = result.model.num_latents, result.model.support.values()
     nodes = _NODES[size == 1] if result.draws is None else result.draws.log_likelihood_trace.size
     work = nodes * size * (1 if values is None else len(values))
@@ -314,7 +312,7 @@ def _draw(
     side = {1: 4.6, 2: 3.8, 3: 3.2}.get(columns, 2.0)
     figure, shown = new_panels(len(maps), columns, side * columns + 1.3, side, 1.1, sharex=True, sharey=True)
     y, _ = _observed(result)
-    # With many classes, probabilities may all be far below 1.
+    # With many classes, all probabilities may be far below 1.
     top = 1.0 if len(maps) == 1 else min(1.0, np.ceil(10.0 * max(one.values.max() for one in maps)) / 10.0)
     levels: Any = np.linspace(0.0, top, 11)
     if classes is None:
@@ -362,7 +360,7 @@ def _points(axes: Axes, X: np.ndarray, y: np.ndarray, one: _Map, classes: np.nda
 
 
 def _legend(classes: np.ndarray | None, num_panels: int, top: float) -> dict[str, Line2D]:
-    # Colour, marker and size by name.
+    # Colours, markers and sizes by name.
     if classes is None:
         shown = {"data, filled by y": ("0.8", "o", 6)}
     elif len(classes) == 2:

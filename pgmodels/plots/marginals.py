@@ -47,12 +47,12 @@ def plot_skewness(results: Results) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        The figure; of more than six columns the first six.
+        The figure, with at most six columns of the inputs.
 
     Notes
     -----
-    The skewness is the third central moment in units of the standard deviation: 0 for Gaussian marginals. That of draws
-    has a Monte-Carlo error of about sqrt(6 / S) for S independent draws.
+    The skewness is the third central moment in units of the standard deviation, 0 for Gaussian marginals. The skewness
+    of draws has a Monte-Carlo error of about sqrt(6 / S) for S independent draws.
     """
     by_label, _ = labelled(results)
     looks, X = styles(by_label), next(iter(by_label.values())).X
@@ -110,8 +110,8 @@ def plot_marginals(comparison: Comparison) -> Figure:
 
     Notes
     -----
-    Each point is a latent at a training row; with test data, a further panel shows predictive probabilities by test row
-    and class (predictive means by row, if y is not a class). Grey bars around the diagonal are plus and minus two
+    Each point is a latent at a training row. With test data, another panel shows predictive probabilities by test row
+    and class, or predictive means by row if y is not a class. Grey bars around the diagonal are plus and minus two
     Monte-Carlo standard errors of the reference.
 
     References
@@ -140,7 +140,7 @@ def plot_marginals(comparison: Comparison) -> Figure:
 
 
 def _predicted(draws: Draws, reference: str, test: HeldOutData) -> _Panel:
-    """Predictions of the test data with the reference's standard errors; for two classes, of class 1."""
+    """Return predictions of the test data with the reference's standard errors; for two classes, of class 1."""
     error = prediction_errors(draws, test.X, test.y)
     if not test.is_class:
         return _Panel("Predictive mean", "E[y]", test.predictions, error)
@@ -175,7 +175,7 @@ def _scatter(axes: Axes, panel: _Panel, reference: str, looks: dict[str, Style])
         ylim=ends,
         title=panel.title,
         xlabel=f"{panel.quantity} by {literal(reference)} (reference)",
-        ylabel=f"{panel.quantity} by the others",
+        ylabel=f"{panel.quantity} by the other results",
     )
     axes.set_aspect("equal")
 
@@ -198,13 +198,13 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
     Raises
     ------
     ValueError
-        If ``num_points`` is not a whole number >= 1, or for a comparison of one result.
+        If ``num_points`` is not a whole number >= 1, or the comparison has only one result.
 
     Notes
     -----
-    The reference's draws are a histogram, other draws outlines, approximations curves. Latents are ranked by
-    the largest 2-Wasserstein distance of a result from the reference, for Gaussians with their means and variances, in
-    posterior standard deviations of the reference.
+    The reference's draws are a histogram, other draws are outlines, and approximations are curves. Latents are ranked
+    by the largest 2-Wasserstein distance of a result from the reference, in posterior standard deviations of the
+    reference. It is the distance of Gaussians with the same means and variances.
     """
     draws, others = require_comparison(comparison).draws, comparison.others
     check_whole_number(num_points, "num_points", 1)
@@ -221,13 +221,13 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
         figure,
         [Patch(facecolor="0.85", edgecolor="0.6"), *(line_handle(looks[label]) for label in others)],
         [f"{literal(comparison.reference)} (reference)", *map(literal, others)],
-        [f"{label} has no density where its corrected variance is not positive." for label in invalid],
+        [f"{label} has no density at latents whose corrected variance is not positive." for label in invalid],
     )
     return figure
 
 
 def _furthest(draws: Draws, others: list[Result]) -> list[tuple[int, int]]:
-    """The rows and latents, in decreasing order of the largest distance of a result from the draws."""
+    """Return rows and latents, in decreasing order of the largest distance of a result from the draws."""
     errors = [moment_errors(result, draws.mean, draws.variance) for result in others]
     worst = np.max([np.hypot(shift, ratio - 1.0) for shift, ratio in errors], axis=0)
     order = np.argsort(-worst, axis=None, kind="stable")
@@ -259,7 +259,7 @@ def _densities(
 
 
 def _bins(values: np.ndarray) -> list[float]:
-    """Edges by Freedman and Diaconis's rule, at most 60 bins."""
+    """Return edges by Freedman and Diaconis's rule, for at most 60 bins."""
     edges = np.histogram_bin_edges(values, bins="fd")
     return np.linspace(edges[0], edges[-1], min(len(edges), 61)).tolist()
 
@@ -280,12 +280,12 @@ def plot_reliability(comparison: Comparison) -> Figure:
     Raises
     ------
     ValueError
-        Without test data, or if y is not a class.
+        If there are no test data, or y is not a class.
 
     Notes
     -----
-    The accuracy in 15 bins of the probability of the most probable class against its mean confidence. The legend has
-    the expected calibration errors.
+    The diagram shows accuracy against mean confidence, in 15 bins of the probability of the most probable class. The
+    legend has the expected calibration errors.
 
     References
     ----------
@@ -332,10 +332,10 @@ def _class_probabilities(comparison: Comparison) -> HeldOutData:
 
 
 def plot_diagnosis(diagnosis: Diagnosis) -> Figure:
-    """Histograms of p = P_q(f* < f) over simulated data for each latent, the gaps, and weighted moments against q's.
+    """Plot p = P_q(f* < f) over simulated data for each latent, the gaps, and weighted moments against q's moments.
 
-    For an exact q, each bar is within the band with probability 99 %. Differences of moments are in standard deviations
-    of q, with error bars of two standard errors.
+    For an exact q, each bar of the histograms is within the band with probability 99 %. Differences of moments are in
+    standard deviations of q, with error bars of two standard errors.
     """
     latents = diagnosis.result.mean.shape[1]
     count = (latents if diagnosis.vsbc is not None else 1) + 3

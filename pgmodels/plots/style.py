@@ -23,14 +23,14 @@ from pgmodels.results.nested import require_result
 from pgmodels.results.predictive import DrawNodes, Predictive
 from pgmodels.results.result import BaseResult, Result
 
-# Okabe and Ito's colours, which are distinct for colour-blind readers; dark and light ones alternate for greyscale
+# Okabe and Ito's colours, which colour-blind readers can distinguish. Dark and light colours alternate for greyscale
 # prints. The reference is black.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 MARKERS = "osD^vPX"
 LINES: tuple[Any, ...] = ("--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 2)), (0, (4, 3)))
-# Above this number of points they are rasterised, so that vector files stay small.
+# More points than this are rasterised, so that vector files stay small.
 RASTERISED = 2000
-# Results that a figure shows: one, some by label, or those of a comparison.
+# The results in a figure: one result, several by label, or the results of a comparison.
 Results: TypeAlias = Result | Mapping[str, Result] | Comparison
 
 
@@ -56,7 +56,7 @@ REFERENCE = Style("#000000", ".", "-")
 
 
 def styles(labels: Iterable[str], reference: str | None = None) -> dict[str, Style]:
-    """A style for each label; the reference is black and solid."""
+    """Return a style for each label; the reference is black and solid."""
     by_label: dict[str, Style] = {}
     for label in labels:
         turn, index = divmod(len(by_label.keys() - {reference}), len(COLOURS))
@@ -66,26 +66,26 @@ def styles(labels: Iterable[str], reference: str | None = None) -> dict[str, Sty
 
 
 def literal(label: object, width: int = 32) -> str:
-    """A user-defined label, wrapped, with dollar signs escaped so that matplotlib shows it literally."""
+    """Return a user-defined label, wrapped, with dollar signs escaped so that matplotlib shows it literally."""
     return textwrap.fill(str(label), width, break_long_words=True).replace("$", r"\$")
 
 
 def image(figure: Figure, **options: Any) -> bytes:
-    """The file of a figure; ``options`` are those of ``savefig``."""
+    """Return the file of a figure; ``options`` are passed to ``savefig``."""
     file = io.BytesIO()
     figure.savefig(file, **options)
     return file.getvalue()
 
 
 class ShownFigure(Figure):
-    """A figure that notebooks display, which they otherwise do only for figures of pyplot."""
+    """A figure that notebooks display. Otherwise they display only figures of pyplot."""
 
     def _repr_png_(self) -> bytes:
         return image(self, format="png")
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A new figure, width and height in inches, with constrained layout."""
+    """Return a new figure, with width and height in inches and constrained layout."""
     return ShownFigure(figsize=(width, height), layout="constrained")
 
 
@@ -99,7 +99,7 @@ def new_panels(
     sharex: bool = False,
     sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of ``count`` panels in rows of ``columns``, and the panels; sizes in inches, ``height`` is of a row."""
+    """Return a figure of ``count`` panels in rows of ``columns``, and the panels; ``height`` of a row is in inches."""
     rows = -(-count // columns)
     figure = new_figure(width, height * rows + below)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).ravel()
@@ -115,9 +115,9 @@ def open_axes(axes: Axes, **labels: Any) -> None:
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], notes: Sequence[str] = ()) -> None:
-    """One legend for all panels, below them, with notes above it."""
+    """Add one legend for all panels, below them, with notes above it."""
     width = figure.get_figwidth()
-    # A character is about 0.08 inches at the default size; a handle and its gaps take 0.7.
+    # A character is about 0.08 inches at the default size. A handle and its gaps need 0.7 inches.
     needed = [0.7 + 0.08 * max(map(len, label.split("\n"))) for label in labels]
     columns = len(labels) if sum(needed) <= width else max(1, int(width / max(needed)))
     legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
@@ -127,7 +127,7 @@ def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str
 
 
 def settle(figure: Figure) -> Figure:
-    """The figure after one run of its layout engine: with axes of fixed aspect, only a second run is right."""
+    """Return the figure after one run of its layout engine: with axes of fixed aspect, only a second run is right."""
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
@@ -135,7 +135,7 @@ def settle(figure: Figure) -> Figure:
 
 
 def line_handle(style: Style, marker: bool = False) -> Line2D:
-    """The legend handle of a line."""
+    """Return the legend handle of a line."""
     return Line2D([], [], color=style.colour, linestyle=style.line, marker=style.marker if marker else "")
 
 
@@ -143,7 +143,7 @@ def line_handle(style: Style, marker: bool = False) -> Line2D:
 
 
 def labelled(results: Results) -> tuple[dict[str, Result], str | None]:
-    """Results by label, and the label of a comparison's reference; ValueError for none, or what is not a result."""
+    """Return results by label, and the label of a comparison's reference. Raise ValueError unless all are results."""
     if isinstance(results, Comparison):
         return dict(results.results), results.reference
     if isinstance(results, BaseResult):
@@ -157,12 +157,12 @@ def labelled(results: Results) -> tuple[dict[str, Result], str | None]:
     if not results:
         raise ValueError("results is empty: pass at least one result of cavi, correct, fit or gibbs.")
     for label, result in results.items():
-        require_result(result, f"results[{label!r}] must be a result, such as those of cavi, correct, fit or gibbs")
+        require_result(result, f"results[{label!r}] must be a result of an engine such as cavi, correct, fit or gibbs")
     return {str(label): result for label, result in results.items()}, None
 
 
 def require_chains(draws: Draws) -> Draws:
-    """Check for draws with at least four per chain; raises ValueError otherwise."""
+    """Raise ValueError unless draws have at least four draws per chain."""
     require_result(draws, "draws must be a result of gibbs or nuts", kind=Draws)
     if draws.num_samples < 4:
         raise ValueError(
@@ -173,7 +173,7 @@ def require_chains(draws: Draws) -> Draws:
 
 
 def thin(draws: Draws, count: int, notes: list[str], label: str = "") -> Draws:
-    """About ``count`` of the draws, evenly spaced in each chain, with a note; all if there are fewer."""
+    """Return about ``count`` of the draws, evenly spaced in each chain, with a note; all if there are fewer."""
     step = max(1, -(-draws.num_chains * draws.num_samples // count))
     if step == 1:
         return draws
@@ -191,10 +191,10 @@ def thin(draws: Draws, count: int, notes: list[str], label: str = "") -> Draws:
 
 
 def fixed_covariates(result: Result, covariates: ArrayLike | None, num_rows: int) -> np.ndarray | None:
-    """The columns of y after the first, fixed at ``covariates`` for a grid of inputs; None if they are not known.
+    """Return the columns of y after the first, fixed at ``covariates`` for a grid of inputs; None if unknown.
 
-    By default one trial if y is successes of trials, so that the mean is a probability. Raises ValueError for another
-    number of covariates.
+    The default is one trial if y is successes of trials, so that the mean is a probability. Raises ValueError for
+    another number of covariates.
     """
     support = result.model.support
     if covariates is None:
@@ -209,7 +209,7 @@ def fixed_covariates(result: Result, covariates: ArrayLike | None, num_rows: int
 
 
 def around(X: np.ndarray, results: Sequence[Result], margin: float) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of the range of each column of X, (d,), wider by a share of it as far as all results are defined."""
+    """Return the ends of each column's range in X, (d,), widened by a share of it if all results are defined there."""
     low, high = X.min(axis=0), X.max(axis=0)
     beyond = np.where(high > low, margin * (high - low), 1.0)
     parts = [part for result in results for gp in result.model.gps for part in (gp.kernel, gp.form)]
@@ -218,13 +218,13 @@ def around(X: np.ndarray, results: Sequence[Result], margin: float) -> tuple[np.
 
 
 def smooth_draws(draws: Draws, X: np.ndarray, covariates: ArrayLike | None = None) -> tuple[np.ndarray, Predictive]:
-    """Latents at X, (draws, m, latents), and the predictive distribution given them, both smooth in X."""
+    """Return latents at X, (draws, m, latents), and the predictive distribution given them, both smooth in X."""
     f = draws.draw_marginals(X, common_noise=True)
     return f, Predictive(draws.likelihood, DrawNodes(f, draws.flat_likelihood_values), covariates)
 
 
 def require_comparison(comparison: Comparison) -> Comparison:
-    """Check for a Comparison; raises ValueError otherwise."""
+    """Raise ValueError unless the value is a Comparison."""
     if not isinstance(comparison, Comparison):
         raise ValueError(
             f"comparison must be a result of compare; got {type(comparison).__name__}. Use "
@@ -234,7 +234,7 @@ def require_comparison(comparison: Comparison) -> Comparison:
 
 
 def inducing_inputs(result: Result) -> tuple[np.ndarray, str]:
-    """The distinct inducing inputs, or pivots, of the priors, (k, d), and their name in legends; none if dense."""
+    """Return distinct inducing inputs, or pivots, of the priors, (k, d), and their name in legends; none if dense."""
     priors: list[Any] = [group for group in result.prior.spans().groups if group.has_points]
     Z = [np.asarray(prior.Z)[np.asarray(prior.active) > 0] for prior in priors]
     exact = all(prior.residual_variance() is None for prior in priors)

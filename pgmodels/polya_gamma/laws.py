@@ -1,4 +1,4 @@
-"""The Pólya-Gamma law: moments, densities and the pieces of its exact samplers."""
+"""The Pólya-Gamma law: moments, densities and the parts of its exact samplers."""
 
 from math import log, pi
 from typing import NamedTuple
@@ -22,17 +22,17 @@ _SWITCH = 0.5
 
 
 def mean(b: ArrayLike, c: ArrayLike) -> Array:
-    """The mean b tanh(c/2)/(2c), b/4 at c = 0; ``b`` and ``c`` broadcast."""
+    """Return the mean b tanh(c/2)/(2c), or b/4 at c = 0; ``b`` and ``c`` broadcast."""
     return as_array(b) / 4 * relative_mean(as_array(c) / 2)
 
 
 def variance(b: ArrayLike, c: ArrayLike) -> Array:
-    """The variance b (tanh(c/2)/c - sech²(c/2)/2) / (2c²), b/24 at c = 0; ``b`` and ``c`` broadcast."""
+    """Return the variance b (tanh(c/2)/c - sech²(c/2)/2) / (2c²), or b/24 at c = 0; ``b`` and ``c`` broadcast."""
     return as_array(b) / 16 * relative_variance_at_square((as_array(c) / 2) ** 2)
 
 
 def relative_mean(u: RealArray) -> RealArray:
-    """tanh(u)/u, the mean of J*(1, u), in the array library of ``u``."""
+    """Return tanh(u)/u, the mean of J*(1, u), in the array library of ``u``."""
     xp = namespace(u)
     near = xp.abs(u) < _SWITCH
     # Each branch has arguments that are safe for it and its derivatives.
@@ -41,12 +41,12 @@ def relative_mean(u: RealArray) -> RealArray:
 
 
 def relative_variance_at_square(s: RealArray) -> RealArray:
-    """(tanh(u)/u - sech²(u))/u², the variance of J*(1, u), at u = √s; differentiable at 0 too."""
+    """Return (tanh(u)/u - sech²(u))/u², the variance of J*(1, u), at u = √s; it is differentiable at 0 too."""
     xp = namespace(s)
     near = s < _SWITCH**2
     u = xp.sqrt(xp.where(near, 1.0, s))
     tanh = xp.tanh(u)
-    # sech² from tanh cannot overflow.
+    # sech² computed from tanh cannot overflow.
     outer = (tanh / u - (1 - tanh) * (1 + tanh)) / u**2
     return xp.where(near, _polynomial(_VARIANCE, xp.where(near, s, 0.0)), outer)
 
@@ -59,17 +59,17 @@ def _polynomial(coefficients: np.ndarray, x: RealArray) -> RealArray:
 
 
 def log_density(omega: ArrayLike | list, b: ArrayLike | list, c: ArrayLike | list) -> Float[np.ndarray, "..."]:
-    """The log density of PG(b, c) at ``omega`` > 0, for real b > 0, in NumPy; -inf at omega <= 0.
+    """Return the log density of PG(b, c) at ``omega`` > 0, for real b > 0, in NumPy; -inf at omega <= 0.
 
     The alternating series of PG(b, 0) (Polson, Scott and Windle 2013, section 2.3) times exp(-c² omega/2) cosh(c/2)^b.
-    Far in the right tail its terms cancel: nan where half the digits are lost (beyond 4.5 for b = 1 and 6.3 for b = 7).
+    Its terms cancel in the far right tail: nan if half the digits are lost (beyond 4.5 for b = 1 and 6.3 for b = 7).
     """
     omega, b, c = (np.asarray(a, dtype=np.float64) for a in np.broadcast_arrays(omega, b, c))
     x = np.where(omega > 0, 4 * omega, 1.0)
     total, largest = weighted_series(x, b)
     with np.errstate(divide="ignore", invalid="ignore"):
         series = np.where(total > 1e-8 * largest, np.log(total), np.nan)
-    # PG(b, 0) = J*(b, 0)/4, whose series starts with 2^b times the density of Brownian motion's first passage at b.
+    # PG(b, 0) = J*(b, 0)/4. The series of J* starts with 2^b times the density of Brownian motion's first passage at b.
     first = b * np.log(2) + np.log(b) - 0.5 * np.log(2 * pi * x**3) - b**2 / (2 * x)
     z = np.abs(c) / 2
     tilt = -(z**2) * x / 2 + b * (z + np.log1p(np.exp(-2 * z)) - np.log(2))
@@ -77,16 +77,16 @@ def log_density(omega: ArrayLike | list, b: ArrayLike | list, c: ArrayLike | lis
 
 
 def weighted_series(x: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The density of J*(b, 0) over the first term of its series, and its largest term.
+    """Return the density of J*(b, 0) over the first term of its series, and its largest term.
 
-    Σ_n (-1)^n Γ(n+b)/(Γ(b) n!) (2n+b)/b exp(-2n(n+b)/x). The ratio of successive terms falls with n, so once a term
-    is negligible all later ones are.
+    The series is Σ_n (-1)^n Γ(n+b)/(Γ(b) n!) (2n+b)/b exp(-2n(n+b)/x). The ratio of successive terms falls with n. Once
+    a term is negligible, all later terms are.
     """
     shape = np.shape(x)
     x, b = np.ravel(x), np.ravel(np.broadcast_to(b, shape))
     total, largest = np.ones_like(x), np.ones_like(x)
     lanes, n = np.arange(x.size), 0
-    # log Γ(n+b)/(Γ(b) n!) recursively: a difference of log gammas loses all digits at b = 1e17.
+    # log Γ(n+b)/(Γ(b) n!) is recursive: a difference of log gammas loses all digits at b = 1e17.
     log_ratio = np.zeros_like(x)
     while lanes.size:
         n += 1
@@ -99,15 +99,15 @@ def weighted_series(x: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return total.reshape(shape), largest.reshape(shape)
 
 
-# Below it, log1p(x)/x and expm1(x)/x are 1 -+ x/2 within x²/3, less than rounding.
+# Below this limit, log1p(x)/x and expm1(x)/x are 1 -+ x/2 within x²/3, less than rounding.
 _FLAT = 1e-8
 
 
 class TangentHat(NamedTuple):
-    """The exponential of three tangents, each over its piece; the first and the last piece are unbounded.
+    """The exponential of three tangents, each on its piece of the line; the first and last piece are unbounded.
 
-    All arrays have the three tangents on their first axis; ``edges`` are the two points where adjacent tangents meet.
-    The hat lies above the density because the log of the density is concave (Devroye 1986, chapter VII).
+    The first axis of all arrays has the three tangents. ``edges`` are the two points at which adjacent tangents meet.
+    The hat is above the density, since the log of the density is concave (Devroye 1986, chapter VII).
     """
 
     points: RealArray
@@ -117,7 +117,7 @@ class TangentHat(NamedTuple):
     masses: RealArray
 
     def propose(self, uniform: RealArray) -> tuple[RealArray, RealArray]:
-        """A draw of the hat from one uniform of [0, 1), by inversion, and the log of the hat there."""
+        """Return a draw of the hat from one uniform of [0, 1), by inversion, and the log of the hat there."""
         xp = namespace(uniform)
         left_mass, middle, _ = self.masses
         mass = uniform * self.masses.sum(0)
@@ -129,14 +129,14 @@ class TangentHat(NamedTuple):
         run = (mass - xp.where(in_right, left_mass + middle, left_mass)) * xp.exp(-height - slope * (start - point))
         growth = slope * run
         flat = xp.abs(growth) < _FLAT
-        # At least the double next above -1: rounding must not give the logarithm of a negative number.
+        # At least the first double above -1, since rounding must not lead to the logarithm of a negative number.
         curved = xp.log1p(xp.maximum(growth, -1 + 2.0**-53)) / xp.where(flat, 1.0, slope)
         x = start + xp.where(flat, run * (1 - growth / 2), curved)
         return x, height + slope * (x - point)
 
 
 def tangent_hat(points: RealArray, heights: RealArray, slopes: RealArray) -> TangentHat:
-    """The hat from three increasing ``points`` with log densities and slopes there, from positive to negative."""
+    """Return the hat from three increasing ``points``, with log densities and slopes from positive to negative."""
     xp = namespace(points)
     gaps = heights[1:] - heights[:-1] + slopes[:-1] * points[:-1] - slopes[1:] * points[1:]
     edges = gaps / (slopes[:-1] - slopes[1:])
@@ -150,22 +150,22 @@ def tangent_hat(points: RealArray, heights: RealArray, slopes: RealArray) -> Tan
     return TangentHat(points, heights, slopes, edges, masses)
 
 
-# The distribution of J*(h, z) = 4 PG(h, 2z) about its mean: window, density and hat function.
+# The distribution of J*(h, z) = 4 PG(h, 2z) around its mean: window, density and hat function.
 
 _Four = tuple[Array, Array, Array, Array]
 _Five = tuple[Array, Array, Array, Array, Array]
 
-# Above this cancellation a TransformLaw is accurate: it has enough nodes, and h > 100.
+# Above this cancellation, a TransformLaw is accurate: it has enough nodes, and h > 100.
 MIN_CANCELLATION = 14.0
 
 
 def in_domain(h: RealArray, z: RealArray) -> RealArray:
-    """The domain of exact draws: beyond, a TransformLaw loses half its digits, or a law is narrower than rounding."""
+    """Return the domain of exact draws. Outside, a TransformLaw loses half its digits or a law is below rounding."""
     return (h >= 0) & (h <= 1e15) & (2 * z <= 1e20)
 
 
 def cancellation(h: RealArray, z: RealArray) -> RealArray:
-    """h exp(-2h/mean) = h exp(-2z/tanh z): the cancellation of the alternating series; grows with h, falls with z."""
+    """Return h exp(-2h/mean) = h exp(-2z/tanh z), the alternating series' cancellation: rises with h, falls with z."""
     return h * namespace(z).exp(-2 / relative_mean(z))
 
 
@@ -178,19 +178,19 @@ class Window(NamedTuple):
     upper: RealArray
 
     def points(self) -> RealArray:
-        """Offsets of the tangents of the hat, good for laws from Gaussian to as skewed as J*(1, 0)."""
+        """Return offsets of the hat's tangents, suitable for laws from Gaussian to as skewed as J*(1, 0)."""
         xp = namespace(self.mean)
-        # Chosen to maximise the acceptance: 0.886 for a Gaussian law, 0.96 for J*(1, 0).
+        # These maximise the acceptance: 0.886 for a Gaussian law, 0.96 for J*(1, 0).
         spread = self.deviation / self.mean
         steps = [(-1.42 - 1.60 * spread), -1.35 * spread, (1.41 - 1.28 * spread)]
         return self.mean * xp.expm1(spread * xp.stack(steps))
 
 
 def window(h: RealArray, z: RealArray) -> Window:
-    """The window of J*(h, z), a sum of Gamma variables of scale at most 1/(π²/8 + z²/2), hence sub-Gamma.
+    """Return the window of J*(h, z): a sum of Gamma variables of scale at most 1/(π²/8 + z²/2), hence sub-Gamma.
 
     Boucheron, Lugosi and Massart (2013), section 2.4: P(x - mean > √(2vt) + t scale) and P(x - mean < -√(2vt)) are at
-    most exp(-t), with v the variance. With t = 32 the window omits a mass below 2 exp(-32) = 3e-14.
+    most exp(-t), with the variance v. With t = 32, the window omits a mass below 2 exp(-32) = 3e-14.
     """
     xp = namespace(h)
     mean, deviation = h * relative_mean(z), xp.sqrt(h * relative_variance_at_square(z**2))
@@ -200,10 +200,10 @@ def window(h: RealArray, z: RealArray) -> Window:
 
 
 def alternating_series(x: RealArray, h: Array) -> tuple[Array, Array]:
-    """The density of J*(h, 0) at ``x`` > 0 over the first term of its series, and its derivative, in JAX.
+    """Return the density of J*(h, 0) at ``x`` > 0 over its series' first term, and the derivative, in JAX.
 
-    Summed until no term is above 1e-17; ``weighted_series`` has the series and the stopping rule.
-    Terms are computed recursively, without exponentials.
+    The sum ends when no term is above 1e-17; ``weighted_series`` has the series and the stopping rule. Terms are
+    computed recursively, without exponentials.
     """
     one, speed = jnp.ones_like(x), jnp.exp(-4 / x)
 
@@ -222,7 +222,7 @@ def alternating_series(x: RealArray, h: Array) -> tuple[Array, Array]:
 
 
 class Density(NamedTuple):
-    """A density, exp(scale) times factor, with derivatives of both; in the far tail rounding may give factor <= 0."""
+    """A density exp(scale) times factor, with derivatives of both. In the far tail, rounding may give factor <= 0."""
 
     scale: RealArray
     factor: RealArray
@@ -231,16 +231,16 @@ class Density(NamedTuple):
 
 
 class SeriesLaw(NamedTuple):
-    """The density by its alternating series, in JAX; no digits are lost where the cancellation is at most 0.7."""
+    """The density by its alternating series, in JAX. No digits are lost if the cancellation is at most 0.7."""
 
     h: Array
     z: Array
     mean: RealArray
 
     def evaluate(self, y: RealArray) -> Density:
-        """The density at mean + ``y``."""
+        """Return the density at mean + ``y``."""
         x = self.mean + y
-        # h - z x, where z mean = h tanh(z).
+        # h - z x, with z mean = h tanh(z).
         rest = 2 * self.h / (jnp.exp(2 * self.z) + 1) - self.z * y
         first = jnp.log(self.h) + self.h * jnp.log1p(jnp.exp(-2 * self.z)) - 0.5 * log(2 * pi) - 1.5 * jnp.log(x)
         series, derivative = alternating_series(x, self.h)
@@ -251,9 +251,9 @@ class SeriesLaw(NamedTuple):
 class TransformLaw(NamedTuple):
     """The density by the trapezoidal rule on the characteristic function, for cancellations above MIN_CANCELLATION.
 
-    With nodes t_k = 2πk/P the rule gives the sum of the densities at x + jP over all integers j (Poisson's summation
-    formula): inside a window of length P its error is the mass outside. The rounding error relative to the density at
-    the mode is 1e-15 at h = 100, 3e-13 at h = 1e6 (measured), and proportional to √h beyond.
+    With nodes t_k = 2πk/P, the rule gives the sum of the densities at x + jP over all integers j (Poisson's summation
+    formula). Inside a window of length P, its error is the mass outside. The rounding error relative to the density at
+    the mode is 1e-15 at h = 100 and 3e-13 at h = 1e6 (measured), and proportional to √h above.
     """
 
     step: RealArray
@@ -261,15 +261,15 @@ class TransformLaw(NamedTuple):
     imaginary: RealArray
 
     def evaluate(self, y: RealArray) -> Density:
-        """The density at mean + ``y``, in JAX or in NumPy, like the law's arrays."""
+        """Return the density at mean + ``y``, in JAX or NumPy like the law's arrays."""
         total, derivative = _trapezoid_numpy(self, y) if isinstance(y, np.ndarray) else _trapezoid(self, y)
         return Density(namespace(y).log(self.step / (2 * pi)) + 0 * y, 1 + total, 0 * y, self.step * derivative)
 
 
 def transform_law(h: RealArray, z: RealArray, bounds: Window) -> TransformLaw:
-    """E exp(it (x - mean)) = (cosh z / cosh √(z² - 2it))^h exp(-it mean), doubled, at the nodes.
+    """Return E exp(it (x - mean)) = (cosh z / cosh √(z² - 2it))^h exp(-it mean), doubled, at the nodes.
 
-    Written with √(z² - 2it) = p - iq so that the log of the modulus is accurate for small t, that is large h.
+    It uses √(z² - 2it) = p - iq. The log of the modulus is then accurate for small t, that is, for large h.
     """
     xp = namespace(h)
     step = 2 * pi / (bounds.upper - bounds.lower)
@@ -285,7 +285,7 @@ def transform_law(h: RealArray, z: RealArray, bounds: Window) -> TransformLaw:
 
 
 def _trapezoid(law: TransformLaw, y: Array) -> tuple[Array, Array]:
-    """The real part of Σ_k c_k exp(-ik step y), and its derivative over the step: polynomials, by Horner's rule."""
+    """Return the real part of Σ_k c_k exp(-ik step y), and its derivative over the step, by Horner's rule."""
     cos, sin = jnp.cos(law.step * y), -jnp.sin(law.step * y)
 
     def horner(state: _Four, node: tuple[Array, Array, Array]) -> tuple[_Four, None]:
@@ -301,7 +301,7 @@ def _trapezoid(law: TransformLaw, y: Array) -> tuple[Array, Array]:
 
 
 def _trapezoid_numpy(law: TransformLaw, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """``_trapezoid`` as one sum over nodes, which is faster in NumPy."""
+    """Return ``_trapezoid`` as one sum over nodes, which is faster in NumPy."""
     k = np.arange(1.0, len(law.real) + 1)[:, None]
     total, derivative = np.empty_like(y), np.empty_like(y)
     for row in np.ndindex(y.shape[:-1]):
@@ -312,7 +312,7 @@ def _trapezoid_numpy(law: TransformLaw, y: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def hat_of(law: SeriesLaw | TransformLaw, bounds: Window) -> tuple[TangentHat, RealArray]:
-    """The hat of a log-concave law relative to the density at its middle point, and the log of that density."""
+    """Return the hat of a log-concave law relative to the density at its middle point, and that log density."""
     points = bounds.points()
     density = law.evaluate(points)
     heights = density.scale + namespace(points).log(density.factor)

@@ -37,14 +37,14 @@ AnyArray = TypeVar("AnyArray", Array, np.ndarray)
 
 
 def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Float[np.ndarray, "..."]:
-    """Exact draws of PG(b, c) with a NumPy generator; nan where b < 0 or is not finite, or |c| > 1e20.
+    """Draw from PG(b, c) exactly with a NumPy generator; nan if b < 0, b is not finite, or |c| > 1e20.
 
-    Beyond b = 1e15 they are normal, with the moments of PG(b, c): its skewness is below 1e-7 there.
+    Above b = 1e15 draws are normal, with the moments of PG(b, c): its skewness is below 1e-7 there.
 
-    Three methods, the cheapest valid one for each draw, so that the cost is bounded in b. Integer part of b: Devroye's
-    method in ``polyagamma``, b units (its other methods are approximate: measured, 2 % too small, a variance 5 % too
-    large, or far off at c = 40; and Devroye's fails at large c, where rejection is cheap). Any b: a sum of equal
-    pieces, each drawn by rejection. Large b at moderate c: rejection from a hat of tangents, see ``draw_by_jax``.
+    Each draw uses the cheapest valid method of three, so the cost is bounded in b. Any b: a sum of equal pieces, each
+    drawn by rejection. Large b at moderate c: rejection from a hat of tangents, see ``draw_by_jax``. Integer part of b:
+    Devroye's method in ``polyagamma``, b units. Its other methods are approximate (measured: 2 % too small, a variance
+    5 % too large, or far off at c = 40). Devroye's fails at large c, for which rejection is cheap.
     """
     shape = np.shape(b)
     b, z = np.ravel(b), np.abs(np.ravel(c)) / 2
@@ -52,14 +52,14 @@ def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Floa
     sizes, tilts = b[large], z[large]
     valid = in_domain(b, z)
     b, z = np.where(valid, b, 0.0), np.where(valid, z, 0.0)
-    # The law depends on z² alone, and 1 + z² = 1 below this.
+    # The law depends only on z², and 1 + z² = 1 below this limit.
     z = np.where(z < 1e-9, 0.0, z)
     draws = np.where(valid, 0.0, np.nan)
     transformed = (cancellation(b, z) > MIN_CANCELLATION) & (b > 200)
     lanes = np.flatnonzero(transformed)
     if lanes.size:
         draws[lanes] += _by_tangents(generator, b[lanes], z[lanes]) / 4
-    # A draw by tangents costs as much as about 200 of Devroye's units, a proposal as ten.
+    # A draw by tangents costs as much as about 200 of Devroye's units, and a proposal as much as 10.
     rejections = _rejections(b, z)
     pieces = np.maximum(np.ceil(rejections), 1)
     proposals = pieces * np.exp(rejections / pieces)
@@ -77,12 +77,12 @@ def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Floa
 
 
 def _rejections(h: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Minus the log of the acceptance probability of ``_by_rejection``."""
+    """Return minus the log of the acceptance probability of ``_by_rejection``."""
     return h * np.log1p(np.exp(-2 * z))
 
 
 def _by_tangents(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Exact draws of J*(h, z) where a TransformLaw is accurate."""
+    """Draw exactly from J*(h, z) if a TransformLaw is accurate."""
     bounds = window(h, z)
     law = transform_law(h, z, bounds)
     hat, reference = hat_of(law, bounds)
@@ -99,29 +99,29 @@ def _by_tangents(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -
 
 
 def _by_pieces(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Exact draws of J*(h, z): the sum of k draws of J*(h/k, z), k such that each accepts with probability >= 1/e."""
+    """Draw exactly from J*(h, z): the sum of k draws of J*(h/k, z), each accepted with probability >= 1/e."""
     pieces = np.maximum(np.ceil(_rejections(h, z)), 1).astype(int)
     draws = _by_rejection(generator, np.repeat(h / pieces, pieces), np.repeat(z, pieces))
     return np.bincount(np.repeat(np.arange(h.size), pieces), draws, h.size)
 
 
 def _by_rejection(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Exact draws of J*(h, z) = 4 PG(h, 2z) for h > 0, each proposal accepted with probability (1 + exp(-2z))^(-h).
+    """Draw exactly from J*(h, z) = 4 PG(h, 2z) for h > 0; a proposal has acceptance probability (1 + exp(-2z))^(-h).
 
-    The transform of J*(h, 0), cosh(θ)^(-h) with θ = √(2s), is 2^h e^(-hθ) (1 + q)^(-h) with q = e^(-2θ): the first
-    term is 2^h times the density of Brownian motion's first passage at h. The excess, e^(-hθ)(1 - (1+q)^(-h)),
-    is for h <= 1 a mixture over β in (0, 1) of e^(-hθ) βq/(1+βq), and e^(-θ)/(1+βq) is the transform of a positive
-    measure (a passage time of skew Brownian motion); products extend it to every h. So the first term dominates
-    everywhere, and tilted by exp(-z²x/2) it is an inverse Gaussian with mean h/z and shape h².
+    The transform of J*(h, 0), cosh(θ)^(-h) with θ = √(2s), is 2^h e^(-hθ) (1 + q)^(-h) with q = e^(-2θ). The first term
+    is 2^h times the density of Brownian motion's first passage at h. For h <= 1, the excess e^(-hθ)(1 - (1+q)^(-h)) is
+    a mixture over β in (0, 1) of e^(-hθ) βq/(1+βq), and e^(-θ)/(1+βq) is the transform of a positive measure (a passage
+    time of skew Brownian motion). Products extend this to every h. The first term therefore dominates everywhere.
+    Tilted by exp(-z²x/2), it is an inverse Gaussian with mean h/z and shape h².
     """
     draws = np.empty_like(h)
     lanes = np.arange(h.size)
     while lanes.size:
         normal, uniform = generator.standard_normal(lanes.size), generator.random(lanes.size)
         x = _first_passage(normal, uniform, h[lanes], z[lanes])
-        # Beyond this x the target's mass is below the spacing of the uniforms, and the series is only rounding.
+        # Beyond this x, the target's mass is below the spacing of the uniforms, and the series is only rounding.
         inside = (x > 0) & (x < 40 * np.maximum(h[lanes], 1))
-        # Where a tiny h makes the passage time underflow, the first term is the whole series.
+        # If the passage time underflows at a tiny h, the first term is the whole series.
         density = np.where(x > 0, 0.0, 1.0)
         density[inside] = weighted_series(x[inside], h[lanes][inside])[0]
         accepted = generator.random(lanes.size) < density
@@ -131,7 +131,7 @@ def _by_rejection(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) 
 
 
 def _first_passage(normal: AnyArray, uniform: AnyArray, h: AnyArray, z: AnyArray) -> AnyArray:
-    """When a Brownian motion with drift z >= 0 reaches h > 0, stably (Michael, Schucany and Haas 1976)."""
+    """Draw the time at which Brownian motion with drift z >= 0 reaches h > 0 (Michael, Schucany and Haas 1976)."""
     xp = namespace(h)
     w = normal**2 / 2
     root = h * z + w + xp.sqrt(w * (w + 2 * h * z))
@@ -144,7 +144,7 @@ HostSampler = Callable[[np.random.Generator, np.ndarray, np.ndarray], np.ndarray
 
 
 def on_host(sampler: HostSampler, key: PRNGKeyArray, b: Array, c: Array) -> Array:
-    """Draws by a host sampler in float64, with a generator seeded by the key; under ``vmap`` one call, by all keys."""
+    """Draw by a host sampler in float64, seeded by the key. Under ``vmap`` there is one call, seeded by all keys."""
     seed = jax.random.bits(key, (4,), jnp.uint32)
     # JAX runs the callback in another thread, in single precision: doubles are passed as pairs of 32-bit words.
     words = [jax.lax.bitcast_convert_type(a, jnp.uint32) for a in (b, c)]
@@ -162,9 +162,9 @@ def on_host(sampler: HostSampler, key: PRNGKeyArray, b: Array, c: Array) -> Arra
 
 @cache
 def package() -> ModuleType:
-    """The package's compiled module. Raises ValueError if it is not installed.
+    """Return the package's compiled module. Raise ValueError if it is not installed.
 
-    Loaded without the package's ``__init__``, which needs ``scipy.integrate.simps``, removed in SciPy 1.14.
+    It is loaded without the package's ``__init__``, which needs ``scipy.integrate.simps``, removed in SciPy 1.14.
     """
     spec = find_spec("pypolyagamma")
     compiled = spec and PathFinder.find_spec("pypolyagamma.pypolyagamma", spec.submodule_search_locations)
@@ -178,15 +178,15 @@ def package() -> ModuleType:
 
 
 def sample_by_pypolyagamma(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """Exact draws of PG(b, c): integer b up to 16 by ``PyPolyaGamma.pgdrawv``, everything else by ``sample``.
+    """Draw exactly from PG(b, c): integer b up to 16 by ``PyPolyaGamma.pgdrawv``, all else by ``sample``.
 
-    Its source (PolyaGammaHybrid.h of version 1.2.3) draws by Devroye's method only at b = 1 and b = 2; below 1 it
-    truncates a series, between 1 and 13 it uses its "alternate" sampler, above 13 a saddlepoint approximation, above
-    170 a normal one. Here it is called only with b = 1 and b = 2, and larger b are sums. Its generator has a 32-bit
-    seed, so that among 65,000 calls two are likely to share a stream. It installs only from source, and its build
+    The package's source (PolyaGammaHybrid.h of version 1.2.3) uses Devroye's method only at b = 1 and b = 2. Below 1 it
+    truncates a series, between 1 and 13 it uses its "alternate" sampler, above 13 a saddlepoint approximation, and
+    above 170 a normal one. It is therefore called only with b = 1 and b = 2, and larger b are sums. Its generator has a
+    32-bit seed: among 65,000 calls, two are likely to share a stream. It installs only from source, and its build
     downloads the GNU Scientific Library.
     """
-    # Above 16, summing unit draws costs more than ``sample``.
+    # Above 16, a sum of unit draws costs more than ``sample``.
     counted = (b >= 1) & (b <= 16) & (b == np.floor(b)) & in_domain(b, np.abs(c) / 2)
     draws = np.zeros(b.shape)
     draws[~counted] = sample(generator, b[~counted], c[~counted])
@@ -204,33 +204,32 @@ def sample_by_pypolyagamma(generator: np.random.Generator, b: np.ndarray, c: np.
 
 @compiled
 def draw_by_jax(key: PRNGKeyArray, b: Array, c: Array) -> Array:
-    """Exact draws of PG(b, c) for b in [0, 1e15] and |c| <= 1e20 of one shape, nan elsewhere, in double precision.
+    """Draw exactly from PG(b, c), b in [0, 1e15] and |c| <= 1e20 of one shape, in double precision; else nan.
 
-    With J*(h, z) = 4 PG(h, 2z), each lane is drawn by one of three loops, with one proposal per iteration until it is
-    accepted; loops without lanes are skipped.
+    With J*(h, z) = 4 PG(h, 2z), one of three loops draws each lane, with one proposal per iteration until it is
+    accepted. Loops without lanes are skipped.
 
-    - h < 1: the first term of the alternating series dominates; a proposal is accepted with probability
+    - h < 1: the first term of the alternating series dominates. A proposal is accepted with probability
       (1 + exp(-2z))^-h, at least 1/2.
     - h >= 1: J*(h, z) is a sum of Gamma variables of shape h >= 1, hence log-concave, and a hat of three tangents
-      dominates it; at least 0.88 of proposals are accepted, whatever h and z. The density is summed from its
-      alternating series, or from its characteristic function where h exp(-2h/mean) > 14 (h > 104 at z = 0). Up to
-      there a draw is a sum of equal pieces, one for each 5.2 of h at z = 0, fewer at larger z; beyond, the cost does
-      not depend on h.
+      dominates it. At least 0.88 of proposals are accepted for all h and z. The density is summed from its alternating
+      series, or if h exp(-2h/mean) > 14 (h > 104 at z = 0), from its characteristic function. Below that, a draw is a
+      sum of equal pieces, one for each 5.2 of h at z = 0, fewer at larger z. Above, the cost does not depend on h.
 
-    Exact means up to rounding: the densities err by less than 1e-12 of their mode (up to b = 1e6; then as √b), and
-    the windows that replace the real line omit a mass of 3e-14. For n lanes a loop takes about 1 + log(n)/2.2
-    iterations on average where h >= 1 (and 1.3 for each further piece) and 1 + log(n)/0.7 at h near 1 otherwise.
+    Exact means up to rounding. The densities err by less than 1e-12 of their mode up to b = 1e6, and then as √b. The
+    windows that replace the real line omit a mass of 3e-14. For n lanes, a loop needs about 1 + log(n)/2.2 iterations
+    on average if h >= 1 (1.3 for each further piece), and 1 + log(n)/0.7 at h near 1 otherwise.
     """
     shape = b.shape
     h, z = b.ravel(), jnp.abs(c.ravel()) / 2
     valid = in_domain(h, z)
-    # The law depends on z² alone, and 1 + z² = 1 below this.
+    # The law depends only on z², and 1 + z² = 1 below this limit.
     h, z = jnp.where(valid, h, 0.0), jnp.where(valid & (z > 1e-9), z, 0.0)
     cancelling = cancellation(h, z)
     fractions = (h > 0) & (h < 1)
     transformed = (h >= 1) & (cancelling > MIN_CANCELLATION)
     summed = (h >= 1) & ~transformed
-    # Up to a cancellation of 0.7 a SeriesLaw loses no digits.
+    # Up to a cancellation of 0.7, a SeriesLaw loses no digits.
     pieces = jnp.ceil(cancelling / 0.7)
     keys = jax.random.split(key, 3)
     total = jnp.where(valid, 0.0, jnp.nan)
@@ -241,13 +240,13 @@ def draw_by_jax(key: PRNGKeyArray, b: Array, c: Array) -> Array:
 
 
 def _if_any(lanes: Array, sampler: Callable[[], Array]) -> Array:
-    """The sampler's draws, 0 if no lane needs it. A loop, since under ``vmap`` a cond runs both branches."""
+    """Return the sampler's draws, or 0 if no lane needs it. A loop, since under ``vmap`` a cond runs both branches."""
     start = jnp.any(lanes), jnp.zeros(lanes.shape)
     return lax.while_loop(lambda state: state[0], lambda _: (jnp.array(False), sampler()), start)[1]
 
 
 def draw_by_series(key: PRNGKeyArray, lanes: Array, h: Array, z: Array, pieces: Array) -> Array:
-    """J*(h, z) for h >= 1 as a sum of equal pieces, whose density is summed from its series; 0 outside ``lanes``."""
+    """Draw J*(h, z) for h >= 1 as a sum of equal pieces, with the density from its series; 0 outside ``lanes``."""
     pieces = jnp.where(lanes, jnp.maximum(pieces, 1.0), 0.0)
     h, z = jnp.where(lanes, h / jnp.maximum(pieces, 1.0), 1.0), jnp.where(lanes, z, 0.0)
     bounds = window(h, z)
@@ -255,14 +254,14 @@ def draw_by_series(key: PRNGKeyArray, lanes: Array, h: Array, z: Array, pieces: 
 
 
 def draw_by_transform(key: PRNGKeyArray, lanes: Array, h: Array, z: Array) -> Array:
-    """J*(h, z) for large h, whose density is summed from its characteristic function; 0 outside ``lanes``."""
+    """Draw J*(h, z) for large h, with the density from its characteristic function; 0 outside ``lanes``."""
     h, z = jnp.where(lanes, h, 200.0), jnp.where(lanes, z, 0.0)
     bounds = window(h, z)
     return _draw_log_concave(key, transform_law(h, z, bounds), bounds, lanes.astype(float))
 
 
 def _draw_log_concave(key: PRNGKeyArray, law: SeriesLaw | TransformLaw, bounds: Window, count: Array) -> Array:
-    """The sum of ``count`` draws of a law, 0 where count is 0; nan where the hat has no finite mass."""
+    """Return the sum of ``count`` draws of a law, 0 if count is 0; nan if the hat has no finite mass."""
     hat, reference = hat_of(law, bounds)
     # Lanes without a finite hat would never accept.
     valid = jnp.isfinite(hat.masses.sum(0)) & jnp.all(hat.masses > 0, 0)
@@ -282,7 +281,7 @@ def _draw_log_concave(key: PRNGKeyArray, law: SeriesLaw | TransformLaw, bounds: 
 
 
 def draw_fractions(key: PRNGKeyArray, lanes: Array, h: Array, z: Array) -> Array:
-    """J*(h, z) for 0 < h < 1 from first passages; see ``_by_rejection`` for why the series' first term dominates."""
+    """Draw J*(h, z) for 0 < h < 1 from first passages; ``_by_rejection`` explains why the first term dominates."""
     h, z = jnp.where(lanes, h, 1.0), jnp.where(lanes, z, 0.0)
     bounds = window(h, z)
 
@@ -293,7 +292,7 @@ def draw_fractions(key: PRNGKeyArray, lanes: Array, h: Array, z: Array) -> Array
         x = _first_passage(jax.random.normal(normal_key, h.shape), uniforms[0], h, z)
         inside = (x > 0) & (x < bounds.mean + bounds.upper)
         series, _ = alternating_series(jnp.where(inside, x, 1.0), h)
-        # A passage time that underflows is where the first term is the whole series.
+        # If a passage time underflows, the first term is the whole series.
         accepted = active & ((inside & (uniforms[1] < series)) | (x == 0))
         return i + 1, active & ~accepted, jnp.where(accepted, x, draws)
 
@@ -304,20 +303,21 @@ BACKENDS = ("c", "jax", "pypolyagamma")
 
 
 def draw(key: PRNGKeyArray, b: ArrayLike, c: ArrayLike, backend: str | None = None) -> Array:
-    """Exact draws of PG(b, c), one for each entry of the broadcast ``b`` and ``c``, in float64.
+    """Draw exactly from PG(b, c), one for each entry of the broadcast ``b`` and ``c``, in float64.
 
-    b = 0 gives exactly 0; nan where b < 0 or |c| > 1e20. Beyond b = 1e15 "c" is normal and "jax" nan. All backends run
-    inside ``jit``, ``vmap`` and ``scan``, are deterministic in the key, and have a cost bounded in b:
+    b = 0 gives exactly 0; the result is nan if b < 0 or |c| > 1e20. Above b = 1e15, "c" draws are normal and "jax"
+    draws are nan. All backends run inside ``jit``, ``vmap`` and ``scan``, are deterministic in the key, and have a cost
+    bounded in b:
 
-    - "c": C and NumPy on the host; under ``vmap`` one call per batch, whose draws depend on all keys.
-    - "jax": compiled, on any device; under ``vmap`` each key gives the same draws as without. Adds seconds to each
+    - "c": C and NumPy on the host. Under ``vmap`` there is one call per batch, whose draws depend on all keys.
+    - "jax": compiled, on any device. Under ``vmap`` each key gives the same draws as without. It adds seconds to each
       compilation.
-    - "pypolyagamma": the optional package of that name where it is exact, otherwise "c".
+    - "pypolyagamma": the optional package of that name if it is exact, otherwise "c".
 
-    None is "jax" on accelerators and "c" on a CPU. On a CPU "jax" saves 0.4 ms a call of up to 1000 draws at b <= 5,
-    so that its 3 s of compilation take 10,000 calls to repay, and nothing at 10,000 draws. It pays where b > 50
-    (validation/results/polya_gamma_speed.md), which is unknown at compile time.
-    Raises ValueError for an unknown backend, one that is not installed, and outside double precision.
+    None is "jax" on accelerators and "c" on a CPU. On a CPU, "jax" saves 0.4 ms per call of up to 1000 draws at b <= 5:
+    10,000 calls repay its 3 s of compilation. At 10,000 draws it saves nothing. It pays if b > 50
+    (validation/results/polya_gamma_speed.md), which is unknown at compile time. Raises ValueError for an unknown
+    backend, for a backend that is not installed, and outside double precision.
     """
     if backend is not None and backend not in BACKENDS:
         raise ValueError(f"backend must be None or one of {', '.join(map(repr, BACKENDS))}; got {backend!r}.")
@@ -334,5 +334,5 @@ def draw(key: PRNGKeyArray, b: ArrayLike, c: ArrayLike, backend: str | None = No
 
 
 def default_backend() -> str:
-    """The default backend of ``draw`` for JAX's default platform."""
+    """Return the default backend of ``draw`` for JAX's default platform."""
     return "c" if jax.default_backend() == "cpu" else "jax"

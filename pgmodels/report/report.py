@@ -1,4 +1,4 @@
-"""Reports as HTML."""
+"""Reports in HTML."""
 
 import json
 import tomllib
@@ -40,11 +40,11 @@ from pgmodels.results.approximation import FitReport
 from pgmodels.runtime.io import atomic_write
 from pgmodels.runtime.messages import shorten
 
-# Tables of a report: observations, classes, and unreliable latents.
+# The tables of a report: observations, classes, and unreliable latents.
 
 
 def check_class_names(comparison: Comparison, class_names: Sequence[str] | None) -> list[str] | None:
-    """Class names as text, None without names; raises ValueError unless there is one for each class."""
+    """Return class names as text, or None without names. Raise ValueError unless each class has one name."""
     if class_names is None:
         return None
     values = comparison.draws.model.support.values()
@@ -59,7 +59,7 @@ def check_class_names(comparison: Comparison, class_names: Sequence[str] | None)
 
 
 def observation_table(comparison: Comparison) -> Html:
-    """The number of rows and columns, and the range and median of y."""
+    """Return a table of the number of rows and columns, and the range and median of y."""
     draws, test = comparison.draws, comparison.test
     rows = []
     for name, data in (("training", draws.data), ("test", test)):
@@ -71,7 +71,7 @@ def observation_table(comparison: Comparison) -> Html:
 
 
 def class_table(comparison: Comparison, names: Sequence[str] | None) -> Html | None:
-    """The number of rows of each class and each result's accuracy on its test rows; None without classes."""
+    """Return a table of each class's rows and each result's accuracy on its test rows; None without classes."""
     values, test = comparison.draws.model.support.values(), comparison.test
     if values is None:
         return None
@@ -94,12 +94,12 @@ def class_table(comparison: Comparison, names: Sequence[str] | None) -> Html | N
 def worst_latents(
     comparison: Comparison, label: str, verdict: Verdict, names: Sequence[str] | None, num_listed: int = 10
 ) -> Html:
-    """The least reliable latents, with their posterior moments and the reference's; empty if there are none."""
+    """Return the least reliable latents with posterior moments and the reference's moments; empty if there are none."""
     count, reference = len(verdict.latents), comparison.draws
     if not count:
         return Html("")
     several = reference.model.num_latents > 1
-    # Each class may have its own latent.
+    # Each class may have a separate latent.
     known = names if names is not None and len(names) == reference.model.num_latents else None
     shown = {label: comparison.results[label], comparison.reference: reference}
     of_label, *of_reference = (f"of {name}" for name in shown)
@@ -119,13 +119,13 @@ def worst_latents(
     return table(header, rows, caption=element("span", f"Unreliable latents: {number}"))
 
 
-# The figures of a report with their captions.
+# The figures of a report, with their captions.
 
 
 def illustrate(name: str, figure: Figure, words: Mapping[str, str], above: Html | None = None) -> Html:
-    """A figure with its heading, the caption that explains how to read it, and its alternative text.
+    """Return a figure with its heading, the caption that explains it, and its alternative text.
 
-    ``words`` are filled into the entry of captions.toml; ``above`` is put between heading and figure.
+    ``words`` are inserted into the entry of captions.toml. ``above`` stands between heading and figure.
     """
     captions = tomllib.loads((files("pgmodels.report") / "captions.toml").read_text(encoding="utf-8"))
     title, caption, alt = (captions[name][part].format(**words) for part in ("title", "caption", "alt"))
@@ -134,7 +134,7 @@ def illustrate(name: str, figure: Figure, words: Mapping[str, str], above: Html 
 
 
 def illustrations(comparison: Comparison) -> Iterator[Html]:
-    """The figures of a comparison, created one by one."""
+    """Yield the figures of a comparison, one by one."""
     draws, test = comparison.draws, comparison.test
     words = {"reference": comparison.reference, "others": ", ".join(comparison.others)}
     if comparison.others:
@@ -149,11 +149,11 @@ def illustrations(comparison: Comparison) -> Iterator[Html]:
     if draws.model.is_augmentable and any(rule.auxiliary is not None for rule in draws.model.augmentation.rules):
         yield illustrate("auxiliaries", plot_auxiliaries(comparison), words)
     bounds = [result for result in comparison.results.values() if result.has_elbo and result.num_iterations > 1]
-    # CAVI that starts from an optimum does not change the bound.
+    # CAVI that starts from an optimum leaves the bound unchanged.
     if any(np.ptp(result.elbo_trace) > 1e-6 * abs(result.elbo) for result in bounds):
         yield illustrate("elbo", plot_elbo(comparison), words)
     for label, result in comparison.results.items():
-        # Fewer draws than four have no effective sample size.
+        # Fewer than four draws have no effective sample size.
         if result.draws is not None and result.num_samples >= 4:
             yield illustrate("convergence", plot_convergence(result), {"label": label})
 
@@ -169,12 +169,12 @@ def write_report(
     class_names: Sequence[str] | None = None,
     diagnoses: Mapping[str, Diagnosis] | None = None,
 ) -> Path:
-    """Write a self-contained HTML report of a comparison; returns its path.
+    """Write a self-contained HTML report of a comparison, and return its path.
 
-    ``settings`` are the options of the run by name; ``command``, if present, is the command that reproduces it.
-    ``summary`` are findings in words, and ``notes`` warnings issued during the run. ``class_names`` are names of the
-    classes in order; ``diagnoses`` are results of ``diagnose`` by label. Raises ValueError if class_names do not match
-    the classes.
+    ``settings`` are the options of the run by name. ``command``, if present, is the command that reproduces it.
+    ``summary`` are findings in words, and ``notes`` are warnings of the run. ``class_names`` are names of the classes
+    in order. ``diagnoses`` are results of ``diagnose`` by label. Raises ValueError if class_names do not match the
+    classes.
     """
     names = check_class_names(comparison, class_names)
     judged = verdicts(comparison)

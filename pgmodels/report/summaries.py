@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# HTML elements for notebooks and reports; text is escaped and elements are closed.
+# HTML elements for notebooks and reports. Text is escaped, and elements are closed.
 
 
 class Html(str):
-    """A string of HTML, which is not escaped; all other text is."""
+    """A string of HTML. It is not escaped; all other text is."""
 
 
 def html(value: object) -> Html:
-    """A value as HTML: escaped, unless it is already HTML."""
+    """Return a value as HTML: escaped, unless it is already HTML."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 
 def join(values: Iterable[Any], between: str = "") -> Html:
-    """Values as HTML, concatenated."""
+    """Return concatenated values as HTML."""
     return Html(between.join(html(part) for part in values))
 
 
 def element(tag: str, *children: object, **attributes: object) -> Html:
-    """An element with its children; ``class_`` is the attribute ``class``, None leaves an attribute out."""
+    """Return an element with its children; ``class_`` is the attribute ``class``, None omits an attribute."""
     present = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
     opening = " ".join([tag, *(f'{name}="{escape(str(value))}"' for name, value in present.items())])
     if tag == "img":
@@ -56,7 +56,7 @@ def element(tag: str, *children: object, **attributes: object) -> Html:
 
 
 def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: object = None) -> Html:
-    """A table whose first column contains row headers; cells may be complete <td> or <th> elements."""
+    """Return a table whose first column contains row headers; cells may be complete <td> or <th> elements."""
     head = element("tr", *(_cell("th", cell, scope="col") for cell in header))
     body = [
         element(
@@ -74,10 +74,10 @@ def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: object 
 
 
 def picture(figure: Figure, alt: str) -> Html:
-    """A figure, its layout now fixed, as embedded SVG, or PNG if that is much smaller, with ``alt`` as text."""
+    """Return a figure with a fixed layout as embedded SVG, or PNG if much smaller, with ``alt`` as text."""
     from pgmodels.plots.style import image, settle
 
-    # Otherwise the layout would be computed again for each saved file.
+    # Without this, the layout would be computed again for each saved file.
     settle(figure).set_layout_engine("none")
     kind, drawn = "svg+xml", image(figure, format="svg", metadata={"Date": None, "Creator": None})
     if len(drawn) > 200_000:
@@ -90,7 +90,7 @@ def picture(figure: Figure, alt: str) -> Html:
 
 
 def bullets(items: Iterable[Any]) -> Html:
-    """A list of points."""
+    """Return a list of points."""
     return element("ul", *(element("li", item) for item in items))
 
 
@@ -100,40 +100,40 @@ def _cell(tag: str, value: object, **attributes: object) -> Html:
     return element(tag, value, **attributes)
 
 
-# Text in at most 100 columns.
+# Text of at most 100 columns.
 
 WIDTH = 100
 
 
 def bulleted(items: Iterable[str]) -> list[str]:
-    """Points as lines of text."""
+    """Return points as lines of text."""
     options: dict[str, Any] = {"initial_indent": "- ", "subsequent_indent": "  ", "break_on_hyphens": False}
     return [line for item in items for line in textwrap.wrap(item, WIDTH, **options)]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of texts as lines: the first column to the left, the others to the right."""
+    """Return rows of texts as lines, with the first column left-aligned and the other columns right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
 def number_text(value: float, digits: int = 4) -> str:
-    """A number with some significant digits, a dash for NaN."""
+    """Return a number with some significant digits, or a dash for NaN."""
     if np.isnan(value):
         return "-"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:#.{digits}g}"
 
 
 def listed(values: ArrayLike, digits: int = 6) -> str:
-    """The entries of an array, separated by commas, with at most some significant digits."""
+    """Return the entries of an array, separated by commas, with at most some significant digits."""
     return ", ".join(f"{value:.{digits}g}" for value in np.ravel(values))
 
 
-# The table of a comparison as text and HTML.
+# The table of a comparison, as text and HTML.
 
 
 class Row(NamedTuple):
-    """A metric in words, the value of each result, and which are best: none if all print the same."""
+    """A metric in words, the value of each result, and which results are best: none if all print the same."""
 
     words: str
     texts: tuple[str, ...]
@@ -141,28 +141,28 @@ class Row(NamedTuple):
 
 
 def metric_rows(comparison: Comparison) -> list[Row]:
-    """The rows of a comparison's printed table: metrics that at least one result has."""
+    """Return the rows of a comparison's printed table: the metrics that at least one result has."""
     frame, rows = comparison.to_dataframe(), []
     for column in frame.columns:
         values = frame[column]
         if values.isna().all():
             continue
         texts = tuple(number_text(value) for value in values)
-        # Values that print the same are equally good; with only one distinct value, none is marked.
+        # Values that print the same are equally good. With only one distinct value, none is marked.
         best = number_text(METRICS[column].best(values.dropna())) if len(set(texts) - {"-"}) > 1 else None
         rows.append(Row(METRICS[column].words, texts, tuple(text == best for text in texts)))
     return rows
 
 
 def as_text(comparison: Comparison) -> str:
-    """The table in 100 columns, split into blocks if it is wider, with notes below."""
+    """Return the table in 100 columns, split into blocks if it is wider, with notes below."""
     rows = metric_rows(comparison)
     names = [row.words for row in rows]
     first = max(map(len, names))
     blocks: list[list[tuple[list[str], list[str]]]] = []
     room = 0
     for index, label in enumerate(comparison.results):
-        # Labels above 20 characters are wrapped.
+        # Labels of more than 20 characters are wrapped.
         head = textwrap.wrap(f"{label} (ref.)" if label == comparison.reference else label, 20) or [""]
         cells = [row.texts[index] + ("*" if row.best[index] else " ") for row in rows]
         width = 2 + max(map(len, head + cells))
@@ -185,7 +185,7 @@ def as_text(comparison: Comparison) -> str:
 
 
 def as_html(comparison: Comparison) -> Html:
-    """The table with the best of each row marked, and notes below."""
+    """Return the table with the best value of each row marked, and notes below."""
     heads = (f"{label} (reference)" if label == comparison.reference else label for label in comparison.results)
     header = ["", *(element("th", head, scope="col", style="text-align:right") for head in heads)]
     rows = []
@@ -232,7 +232,7 @@ _METHODS = {
     "nuts": "NUTS",
     "integrate": "Hyperparameters integrated out",
 }
-# Before the name of a method with auxiliary variables, and after that of another.
+# Text before the name of a method with auxiliary variables, and text after the name of another method.
 _STOCHASTIC = {"svi": ("Stochastic ", " by stochastic steps")}
 _CORRECTED = {
     "linear_response": ", corrected by linear response",
@@ -242,14 +242,14 @@ _CORRECTED = {
 
 
 def result_text(result: BaseResult) -> str:
-    """A result in one paragraph of at most 100 columns."""
+    """Return a result in one paragraph of at most 100 columns."""
     facts = [f"{name} {value}" for name, value in result_facts(result)[2:]]
     text = f"{_heading(result)}, {_size(result)}: {'; '.join(facts)}."
     return textwrap.fill(text, WIDTH, break_on_hyphens=False)
 
 
 def result_status(result: Any) -> str:
-    """The engine with its objective, convergence, bound or log evidence, and how the result is corrected."""
+    """Return the engine with its objective, convergence, bound or log evidence, and correction."""
     if result.draws is not None:
         (_, chains), *mixing = _facts(result)
         return f"{_METHODS[result.method]}: " + "; ".join([chains, *map(" ".join, mixing[:3])])
@@ -267,17 +267,17 @@ def result_status(result: Any) -> str:
 
 
 def result_line(result: BaseResult) -> str:
-    """A result in one line, without computed diagnostics."""
+    """Return a result in one line, without computed diagnostics."""
     return f"<{type(result).__name__} {_heading(result)}, {_size(result)}, {result.seconds:.3g} s>"
 
 
 def result_html(result: BaseResult) -> Html:
-    """A result as a table of facts."""
+    """Return a result as a table of facts."""
     return table([], result_facts(result), caption=_heading(result))
 
 
 def result_facts(result: BaseResult) -> list[tuple[str, str]]:
-    """The main facts of a result, by name."""
+    """Return the main facts of a result, by name."""
     facts = [("model", repr(result.model)), ("size", _size(result))]
     if result.weights is not None:
         facts.append(("weights of rows", f"{result.weights.sum():.6g} in total"))
@@ -300,7 +300,7 @@ def _size(result: BaseResult) -> str:
 
 
 def _objective(result: GaussianResult | SparseApproximation) -> Objective | type[Objective]:
-    """The objective of a result; of a loaded one that is user-defined, the defaults."""
+    """Return the objective of a result, or the defaults for a loaded result of a user's objective."""
     return known_objective(result) or Objective
 
 
@@ -318,13 +318,13 @@ _MEDIAN_AND_ENDS = (0.05, 0.5, 0.95)
 
 
 def _ranges(quantiles: np.ndarray) -> str:
-    """Medians with central 90 % intervals from the 5 %, 50 % and 95 % quantiles (3, ...) of each entry."""
+    """Return medians with central 90 % intervals from the 5 %, 50 % and 95 % quantiles (3, ...) of each entry."""
     return ", ".join(f"{m:.4g} (90 %: {a:.3g} to {b:.3g})" for a, m, b in quantiles.reshape(3, -1).T)
 
 
 @singledispatch
 def _facts(result: BaseResult) -> list[tuple[str, str]]:
-    """What describes one kind of result."""
+    """Return the facts that describe one kind of result."""
     raise TypeError(type(result).__name__)
 
 
@@ -396,21 +396,21 @@ def _learned(result: GaussianResult | SparseApproximation) -> str:
 
 
 def model_html(model: Model) -> Html:
-    """A model: its formula, its GPs and its hyperparameters."""
+    """Return a model: its formula, its GPs and its hyperparameters."""
     gps = ", ".join(f"{gp.size} × {gp!r}" if gp.size > 1 else repr(gp) for gp in model.gps)
     title = element("p", element("b", repr(model.likelihood)), f" over {gps}")
     return join([title, element("p", element("code", likelihood_text(model))), hyperparameter_table(model)])
 
 
 def likelihood_text(model: Model) -> str:
-    """The line that states the likelihood, as in the derivation if there is one."""
+    """Return the line that states the likelihood, in the derivation's notation if there is one."""
     if model.is_augmentable:
         return explain_sections(model.augmentation, model.likelihood.name)[0].lines[0].text()
     return likelihood_line(model.likelihood.formula(model.num_latents)).text()
 
 
 def hyperparameter_table(model: Model) -> Html:
-    """Every hyperparameter, mean and likelihood parameter of a model."""
+    """Return a table of every hyperparameter, mean and likelihood parameter of a model."""
     every = ParameterVector(model, lambda parameter: True)
     rows = []
     for name, parameter in zip(every.names, every.parameters, strict=True):
@@ -423,7 +423,7 @@ def hyperparameter_table(model: Model) -> Html:
 
 
 def graph_html(graph: AugmentedGraph) -> Html:
-    """A drawing of an augmented graph, and a table of its variables and their parents."""
+    """Return a drawing of an augmented graph, and a table of its variables and their parents."""
     from pgmodels.plots.graph import plot_graph
 
     alt = f"Augmented graph of {graph.name}; the table below lists its variables and edges."

@@ -1,4 +1,4 @@
-"""Verdicts on a comparison, and diagnoses as text."""
+"""Verdicts on comparisons, and diagnoses as text."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,11 +25,11 @@ from pgmodels.report.summaries import Html, aligned, bulleted, bullets, join, li
 from pgmodels.results.draws import Draws
 from pgmodels.results.result import Result, same_hyperparameters
 
-# The levels of verdicts from the best, and what they mean.
+# The levels of verdicts, from the best, with their meanings.
 RATINGS = {"trust": "reliable", "care": "use with care", "distrust": "not reliable"}
-# Limits on the error of a posterior mean, in posterior standard deviations, and of a standard deviation, as a factor.
-# Within the first, 95 % intervals keep 92 % or more of their mass; a mean off by 0.5 leaves 92 %, a halved variance
-# 83 %.
+# Limits on the error of a posterior mean, in posterior standard deviations, and on the factor of a standard deviation.
+# Within the first limits, 95 % intervals keep 92 % or more of their mass. A mean that is off by 0.5 leaves 92 %, and a
+# halved variance 83 %.
 _SHIFT, _RATIO = (0.1, 0.5), (1.1, 1.35)
 
 
@@ -37,7 +37,7 @@ _SHIFT, _RATIO = (0.1, 0.5), (1.1, 1.35)
 class Verdict:
     """A verdict on one result. ``level`` is "trust", "care" or "distrust".
 
-    ``sentences`` are the reasons. ``latents`` (k, 2) are the row and index of each unreliable latent, worst first.
+    ``sentences`` are the reasons. ``latents`` (k, 2) are the row and index of each unreliable latent, the worst first.
     """
 
     level: str
@@ -49,11 +49,11 @@ class Verdict:
 
 
 def verdicts(comparison: Comparison) -> dict[str, Verdict]:
-    """A verdict for each result of a comparison, by label.
+    """Return a verdict for each result of a comparison, by label.
 
-    Draws are rated by R-hat and effective sample sizes, and by their differences from the reference in joint standard
-    errors; approximations by the errors of their marginals against the reference, in posterior standard deviations
-    beyond Monte-Carlo error, and by Pareto k-hat.
+    Draws are rated by R-hat, by effective sample sizes, and by their differences from the reference in joint standard
+    errors. Approximations are rated by Pareto k-hat and by the errors of their marginals. These errors are in posterior
+    standard deviations of the reference, beyond its Monte-Carlo error.
     """
     if not isinstance(comparison, Comparison):
         raise ValueError(f"comparison must be a result of compare; got {type(comparison).__name__}.")
@@ -123,13 +123,11 @@ def _judge_draws(draws: Draws, comparison: Comparison, is_reference_reliable: bo
     worst = _largest(scores)
     figure = f"{scores[worst]:.1f} joint standard errors at {_place(draws, *worst)}"
     if not same_hyperparameters(draws, reference):
-        findings.add(
-            1, f"Its hyperparameters differ from those of {comparison.reference}: it differs by up to {figure}."
-        )
+        findings.add(1, f"Its hyperparameters differ from {comparison.reference}'s, and it differs by up to {figure}.")
     elif scores[worst] > limit:
         findings.add(
             2 if is_reference_reliable else 1,
-            f"It differs from {comparison.reference} by up to {figure}, more than the {limit:.1f} explained by chance: "
+            f"It differs from {comparison.reference} by up to {figure}, more than chance explains ({limit:.1f}): "
             "one of the two has not converged, or is wrong.",
         )
         findings.latents = _ordered(scores > limit, scores)
@@ -156,21 +154,19 @@ def _judge_approximation(label: str, result: Any, comparison: Comparison) -> _Fi
         _judge_khat(findings, float(comparison.to_dataframe().loc[label, "pareto_k"]))
     _compare_predictions(findings, label, comparison)
     if not same_hyperparameters(result, comparison.draws):
-        findings.add(
-            1, f"Its hyperparameters differ from those of {comparison.reference}: part of the error is due to that."
-        )
+        findings.add(1, f"Its hyperparameters differ from {comparison.reference}'s, which causes part of the error.")
     return findings
 
 
 def _judge_marginals(findings: _Findings, result: Result, comparison: Comparison, num_listed: int = 5) -> None:
-    """Rate errors of means and standard deviations against the reference, beyond its Monte-Carlo error."""
+    """Rate errors of means and standard deviations compared with the reference, beyond its Monte-Carlo error."""
     limit, reference = _limit(result.mean.size), comparison.draws
     off, ratio = moment_errors(result, reference.mean, reference.variance)
     gap, noise_of_mean = np.abs(result.mean - reference.mean), limit * comparison.mcse_mean
     shift = in_units_of(np.sqrt(reference.variance), np.maximum(gap - noise_of_mean, 0.0))
     noise = limit * comparison.mcse_variance
     variance = np.maximum(result.variance, 0.0)
-    # Errors are measured to the nearest variance within the reference's Monte-Carlo error.
+    # Errors are measured from the nearest variance within the reference's Monte-Carlo error.
     nearest = np.clip(variance, np.maximum(reference.variance - noise, 0.0), reference.variance + noise)
     variances_off = nearest != variance
     with np.errstate(divide="ignore"):
@@ -227,11 +223,11 @@ def _compare_predictions(findings: _Findings, label: str, comparison: Comparison
     words = "the same as"
     if abs(difference) >= 5e-4:
         words = f"{abs(difference):.3f} nats per row {'worse' if difference > 0 else 'better'} than"
-    findings.add(0, f"On test data its log density is {words} that of {comparison.reference}.")
+    findings.add(0, f"On test data its log density is {words} for {comparison.reference}.")
 
 
 def _limit(count: int) -> float:
-    """Standard errors, at least 4, that the largest of ``count`` normal errors exceeds in at most 1 % of cases."""
+    """Return standard errors, at least 4, that any of ``count`` normal errors exceeds with probability 1 % or less."""
     return max(4.0, float(-scipy.special.ndtri(0.005 / count)))
 
 
@@ -240,7 +236,7 @@ def _rank(value: float, limits: tuple[float, float]) -> int:
 
 
 def _rank_share(values: np.ndarray, limits: tuple[float, float], share: float = 0.05) -> int:
-    """2 if more than a share exceeds the second limit; 1 if more exceeds the first, or any value the second; else 0."""
+    """Return 2 if more than a share exceeds the second limit, 1 if more exceeds the first or any the second, else 0."""
     beyond = [float(np.mean(values > limit)) for limit in limits]
     if beyond[1] > share:
         return 2
@@ -255,18 +251,18 @@ def _count(mask: np.ndarray) -> str:
 
 
 def _largest(values: np.ndarray) -> tuple[int, int]:
-    """The row and the latent of the largest value (n, latents) that is not NaN."""
+    """Return the row and the latent of the largest value (n, latents) that is not NaN."""
     row, latent = np.unravel_index(np.nanargmax(values), values.shape)
     return int(row), int(latent)
 
 
 def _ordered(mask: np.ndarray, severity: np.ndarray) -> np.ndarray:
-    """The indices where ``mask`` is true, (k, 2), most severe first."""
+    """Return the indices at which ``mask`` is true, (k, 2), the most severe first."""
     return np.argwhere(mask)[np.argsort(-severity[mask], kind="stable")]
 
 
 def _place(result: Result, row: int, latent: int) -> str:
-    """A latent in words: its row, its index if there are several, and the inputs if there are at most three."""
+    """Return a latent in words: its row, its index if there are several, and up to three inputs."""
     number = f", latent {latent}" if result.model.num_latents > 1 else ""
     at = f" (x = {listed(result.X[row], 3)})" if result.X.shape[1] <= 3 else ""
     return f"row {row}{number}{at}"
@@ -278,7 +274,7 @@ _VSBC_HEADER = ("simulated data", "mean of z", "rms of z", "in 50 %", "in 90 %",
 
 
 def as_text(diagnosis: Diagnosis) -> str:
-    """The tables and the sentences, in 100 columns."""
+    """Return the tables and the sentences, in 100 columns."""
     figures = _figures(diagnosis)
     width = max(len(name) for name, _ in figures)
     lines = [_title(diagnosis), *(f"  {name.ljust(width)}  {value}" for name, value in figures)]
@@ -289,7 +285,7 @@ def as_text(diagnosis: Diagnosis) -> str:
 
 
 def as_html(diagnosis: Diagnosis) -> Html:
-    """The tables and the sentences."""
+    """Return the tables and the sentences as HTML."""
     elements: list[Any] = [table(["figure", "value"], _figures(diagnosis), caption=_title(diagnosis))]
     if diagnosis.vsbc is not None:
         elements.append(table(_VSBC_HEADER, _vsbc_rows(diagnosis.vsbc)))
@@ -297,7 +293,7 @@ def as_html(diagnosis: Diagnosis) -> Html:
 
 
 def sentences(diagnosis: Diagnosis) -> list[str]:
-    """The interpretation of each figure."""
+    """Return the interpretation of each figure."""
     return [_of_gap(diagnosis), *_of_importance(diagnosis), *_of_vsbc(diagnosis)]
 
 
@@ -348,7 +344,7 @@ def _moments(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def _differences(diagnosis: Diagnosis) -> MomentErrors:
-    """The errors of q's means and deviations for the weighted moments."""
+    """Return the errors of q's means and deviations compared with the weighted moments."""
     return moment_errors(diagnosis.result, diagnosis.importance.mean, diagnosis.importance.variance)
 
 
@@ -427,9 +423,9 @@ def _of_vsbc(diagnosis: Diagnosis) -> list[str]:
     vsbc = diagnosis.vsbc
     if vsbc is None:
         return []
-    # The tests' level of 1 %, divided by the number of latents.
+    # The level of the tests is 1 %, divided by the number of latents.
     level = 0.01 / len(vsbc.bias_p)
-    # Where both intervals are significant, the wider one decides.
+    # If both intervals are significant, the wider one decides.
     significant = vsbc.coverage_p < level / 2.0
     excess = vsbc.coverage[0] - np.array(LEVELS)[:, None]
     excess = np.where(significant[1], excess[1], np.where(significant[0], excess[0], 0.0))
@@ -454,7 +450,7 @@ def _of_vsbc(diagnosis: Diagnosis) -> list[str]:
 
 
 def _where(findings: dict[str, np.ndarray], otherwise: str) -> str:
-    """The findings that apply, and to which latents if there are several."""
+    """Return the findings that apply, and to which latents if there are several."""
     phrases = []
     for words, mask in findings.items():
         if mask.any() and len(mask) > 1:

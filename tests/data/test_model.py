@@ -88,11 +88,11 @@ BAD_LABELS = {
     "labels 1 and 2": (LABELS + 1, ["y must hold the labels 0 and 1", "{1, 2}", "asarray(y) == 2)"]),
     "three labels in text": (
         np.array(["no", "so", "yes"])[CLASSES.astype(int)],
-        ["y has 3 labels, 'no', 'so', 'yes'", "the likelihood takes 2", "pgm.Softmax(3)"],
+        ["y has 3 labels, 'no', 'so', 'yes'", "the likelihood needs 2", "pgm.Softmax(3)"],
     ),
     "one label in text": (
         np.full(6, "no"),
-        ["y has 1 label, 'no'", "the likelihood takes 2", "a categorical of all", "['no', 'another 1']"],
+        ["y has 1 label, 'no'", "the likelihood needs 2", "a categorical of all", "['no', 'another 1']"],
     ),
     "three labels": (CLASSES, ["y must hold the labels 0 and 1", "2 in row 2", "LogisticSoftmax"]),
     "probabilities": (LABELS * 0.5 + 0.1, ["y must hold the labels 0 and 1", "{0.1, 0.6}"]),
@@ -102,7 +102,7 @@ BAD_OBSERVATIONS = {
     "infinity in real y": (REAL, at(COUNTS, 1, np.inf), ["y must be finite", "inf in row 1"]),
     "too few labels in text": (
         *(SOFTMAX, TEXT),
-        ["y has 2 labels, 'no', 'yes'", "takes 3", "['no', 'yes', 'another 1']", "one of 2 classes"],
+        ["y has 2 labels, 'no', 'yes'", "needs 3", "['no', 'yes', 'another 1']", "one of 2 classes"],
     ),
     "counts in text": (model(NegativeBinomial(2.0)), TEXT, ["y must be numeric", "'no'", "in row 0", "the same codes"]),
     "negative count": (

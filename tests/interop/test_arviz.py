@@ -219,7 +219,7 @@ def test_what_cannot_be_exported():
 
     with pytest.raises(ValueError, match="num_draws"):
         to_arviz(results()["cavi"], num_draws=0)
-    with pytest.raises(ValueError, match="must be a result, such as those of cavi"):
+    with pytest.raises(ValueError, match="must be a result of an engine such as cavi"):
         to_arviz("cavi")
     fixed = results()["corrected"]
     negative = np.where(np.arange(12)[:, None] == 4, -0.1, fixed.variance)

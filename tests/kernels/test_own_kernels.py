@@ -76,7 +76,7 @@ def test_field_values_are_converted_to_parameters():
         (lambda: Own(None), "scale of Own is missing"),
         (lambda: Own(np.nan), "scale of Own must be finite"),
         (lambda: Own(1.0, shift=np.inf), "shift of Own must be finite"),
-        (lambda: Own(pgm.Parameter(1.0, prior=dist.Normal())), "scale of Own must be positive, and its prior Normal"),
+        (lambda: Own(pgm.Parameter(1.0, prior=dist.Normal())), "scale of Own must be positive, but its prior Normal"),
         (lambda: Own(dist.Poisson(2.0)), "the prior of scale of Own is Poisson, a discrete"),
         (lambda: Own(pgm.Parameter(2.0, constraint=constraints.interval(3.0, 4.0))), "scale of Own must satisfy"),
         (lambda: Projected(dist.Normal(0.0, 1.0).expand([2, 4])), None),

@@ -1,6 +1,7 @@
 """Likelihoods by name beyond the first ones: densities, moments and draws against SciPy, and far latents by mpmath."""
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -376,11 +377,12 @@ def test_docstrings_say_which_engines_take_it(name):
     said = inspect.getdoc(getattr(pgm, row.likelihood.name))
     if name in AUGMENTED:
         assert derive_formula(row.likelihood.formula(size), size).rules
-        assert "All engines take it" in said
+        assert re.search("All engines (accept|take) it", said)
     else:
         with pytest.raises(NoAugmentationError):
             derive_formula(row.likelihood.formula(size), size)
-        assert "It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it" in said
+        engines = "``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate``"
+        assert re.search(f"It has no augmentation[.:] {engines} (accept|take) it", said)
 
 
 def model_of(row):
@@ -680,7 +682,7 @@ def test_simulated_data_are_cut_short_where_the_data_are():
         (lambda p: p.survival([np.inf]), "times must be one finite number >= 0"),
         (lambda p: p.survival([[1.0]]), "times must be one finite number >= 0"),
         (lambda p: p.log_density([1.0, 2.0, 3.0]), r"y_new must have shape \(3, 2\)"),
-        (lambda p: p.log_density([[1.0, 2.0]] * 3), r"y\[1\] must hold 1 where"),
+        (lambda p: p.log_density([[1.0, 2.0]] * 3), r"y\[1\] must hold 1 for"),
         (lambda p: gaussian(pgm.Gaussian(1.0)).survival(1.0), "y of Gaussian is not declared to be a time that may be"),
         (lambda p: gaussian(paced()).survival(1.0), r"survival of y by paced depends on y\[2\].*shape \(3, 1\)"),
         (lambda p: gaussian(paced()).mean, r"the mean of y by paced depends on y\[2\]"),
@@ -695,10 +697,10 @@ def test_what_cannot_be_predicted_says_so(call, message):
     ("likelihood", "y", "message"),
     [
         # New times, all rows, and events only.
-        (log_logistic(), Y[:, ::-1], r"its columns look swapped.*the second other values.*Use y = numpy.array"),
+        (log_logistic(), Y[:, ::-1], r"its columns look swapped.*the second values such as.*Use y = numpy.array"),
         (log_logistic(), Y[Y[:, 1] == 1][:, ::-1], "its columns look swapped"),
         (paced(), np.column_stack([Y[:, ::-1], np.ones(12)]), "its columns look swapped"),
-        (log_logistic(), np.column_stack([Y[:, 0], 1 + Y[:, 1]]), r"y\[1\] must hold 1 where .* got 2 in row 1"),
+        (log_logistic(), np.column_stack([Y[:, 0], 1 + Y[:, 1]]), r"y\[1\] must hold 1 for .* got 2 in row 1"),
         (log_logistic(), np.column_stack([0 * Y[:, 0], Y[:, 1]]), r"y\[0\] must hold times > 0; got 0 in row 0"),
         (pgm.Binomial(), [[5.0, 2.0], [3.0, 3.0]], r"5 successes of 2 trials in row 0. The columns look swapped"),
         (pgm.Binomial(), [[5.0, 2.0], [1.0, 3.0]], r"The columns are \(successes, trials\), not \(successes, fail"),

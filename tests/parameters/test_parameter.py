@@ -559,7 +559,7 @@ OUTSIDE = {
     ),
     "negative": (
         lambda: pgm.RBF(1.0, pgm.Parameter([0.1, 0.2], constraint=constraints.ordered_vector)),
-        "lengthscale of RBF must be positive, and its constraint OrderedVector",
+        "lengthscale of RBF must be positive, but its constraint OrderedVector",
     ),
     "a matrix": (lambda: grouped(np.ones((2, 2))), "must be one number or a list of numbers"),
     "a group that is none": (

@@ -171,7 +171,7 @@ def test_new_levels_of_known_covariances_are_refused():
 def test_a_kernel_of_levels_states_what_it_needs():
     with pytest.raises(ValueError, match=r"shapes \(K, r\) and \(r,\); got \(2, 2\) and \(3,\)"):
         Structured(np.eye(2), np.ones(3))
-    with pytest.raises(ValueError, match=r"levels from 0 to 1 where Structured reads it; got 2 in row 1"):
+    with pytest.raises(ValueError, match=r"levels from 0 to 1 for Structured; got 2 in row 1"):
         pgm.cavi(pgm.Model(pgm.Gaussian(1.0), pgm.GP(Structured.of(np.eye(2)))), [[0.0], [2.0]], [0.1, 0.2])
     with pytest.raises(ValueError, match="symmetric matrix"):
         Structured.of([[1.0, 0.5], [0.2, 1.0]])

@@ -1,4 +1,4 @@
-"""The augmentation rules, in matching order; ``register`` adds a user's rule.
+"""The augmentation rules, in matching order. ``register`` adds a user's rule.
 
 A rule is a subclass of ``Rule``, whose abstract methods define the interface.
 """
@@ -22,7 +22,7 @@ RULES: list[type[Rule]] = [
 
 
 def register(rule: type[Rule]) -> type[Rule]:
-    """Class decorator: a user's rule, matched before the built-in ones; TypeError unless a subclass of ``Rule``."""
+    """Register a user's rule, to match before built-in rules. Raise TypeError unless it is a subclass of ``Rule``."""
     if not (isinstance(rule, type) and issubclass(rule, Rule)):
         raise TypeError(f"rule must be a subclass of pgmodels.augmentation.rules.Rule; got {rule!r}.")
     RULES.insert(0, rule)

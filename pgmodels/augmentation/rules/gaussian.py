@@ -120,14 +120,14 @@ class TruncationRule(Rule):
 
     @abstractmethod
     def truncated(self) -> Tree:
-        """The density of N(z, 1) times the indicator of the event."""
+        """Return the density of N(z, 1) times the indicator of the event."""
 
     def log_joint(self, env: Environment) -> Array:
         z = self.predictor.expression.evaluate(env)
         return self.exponent.evaluate(env) * norm.logpdf(self.auxiliary.evaluate(env), z)
 
     def density(self) -> Tree:
-        """The density of N(z, 1) at the auxiliary."""
+        """Return the density of N(z, 1) at the auxiliary."""
         return density("N", self.auxiliary, self.predictor.expression, 1)
 
     def augmented(self) -> Tree:
@@ -142,7 +142,7 @@ class TruncationRule(Rule):
 
 @dataclass(frozen=True)
 class Piece:
-    """weight P(lower < u < upper) for u ~ N(z, 1), z without a shift; one limit may be infinite."""
+    """The product weight P(lower < u < upper) for u ~ N(z, 1), z without a shift; one limit may be infinite."""
 
     weight: Expression
     predictor: Predictor
@@ -200,7 +200,7 @@ class IntervalGaussianRule(TruncationRule):
         return factors(self.density(), bracketed(self.law.limits(self.auxiliary), "[]"))
 
     def averaged(self) -> IntervalNormal:
-        # Allocations in the exponents are those of the factor, for which alone the mean is defined.
+        # Allocations in the exponents belong to this factor; the mean is defined only for it.
         intervals = []
         for part in self.intervals:
             free = (factor for factor in factors_of(part.exponent) if not auxiliaries_of(factor))
@@ -209,7 +209,7 @@ class IntervalGaussianRule(TruncationRule):
 
 
 def _piece(factor: Factor, deriver: Deriver) -> Piece | None:
-    """A factor as an interval or a tail of u ~ N(z, 1)."""
+    """Return a factor as an interval or a tail of u ~ N(z, 1)."""
     base = factor.base
     gap: Expression | None = None
     weight: Expression = ONE

@@ -109,7 +109,7 @@ class PolyaGammaRule(Rule):
         self.law = PolyaGamma(self.total, z)
 
     def share(self) -> Expression:
-        # Factors returned by other rules are counted in the shares of those.
+        # Factors that other rules returned are counted in the shares of those rules.
         up, down = (Tilde(self.predictor, side, logarithm=True) for side in (1, -1))
         return over_latents(add(multiply(self.a, up), multiply(self.b, down)))
 
@@ -183,7 +183,7 @@ class PoissonRule(Rule):
     def _of_rate(
         cls, link: Call, terms: list[Term], parent: Auxiliary | None, deriver: Deriver
     ) -> tuple[PoissonRule, Expression]:
-        """The rule for exp(-R σ(z)), and the constant that remains in the exponent."""
+        """Return the rule for exp(-R σ(z)), and the constant that remains in the exponent."""
         formula = exp(add(*(multiply(t.coefficient, *t.atoms, link) for t in terms)))
         predictor = deriver.predictor(link.argument, formula)
         rate = read_completed([Term(multiply(-1.0, t.coefficient), t.atoms, False) for t in terms])
@@ -361,7 +361,7 @@ class GammaRule(Rule):
 
     @cached_property
     def mean_base(self) -> WeightedSum:
-        """S at the moments of q, with σ̃(z) for each σ(z)."""
+        """Return S at the moments of q, with σ̃(z) for each σ(z)."""
         pairs = zip(self.mean_weights, self.terms, strict=True)
         means = [(weight, Thinning(predictor), reduced) for weight, (_, predictor, reduced) in pairs]
         written = _total([(weight, link.written, reduced) for weight, link, reduced in means])
@@ -369,7 +369,7 @@ class GammaRule(Rule):
 
     @cached_property
     def total_rate(self) -> Expression:
-        """The largest value of S, c + Σ_j w_j."""
+        """Return the largest value of S, c + Σ_j w_j."""
         weights = []
         for weight, predictor, reduced in self.terms:
             if reduced and not weight.is_vector:
@@ -385,7 +385,7 @@ class GammaRule(Rule):
         return log_gamma_mixed(self.auxiliary, self.exponent, self.constant, env)
 
     def complete(self, children: Sequence[Auxiliary]) -> Gamma:
-        """λ | k ~ Gamma(p + Σ k, rate c + Σ w) given the counts of its Poisson rules."""
+        """Return λ | k ~ Gamma(p + Σ k, rate c + Σ w) given the counts of its Poisson rules."""
         counts = children if self.auxiliary.is_vector else map(over_latents, children)
         return Gamma(add(self.exponent, *counts), self.total_rate)
 
@@ -424,7 +424,7 @@ def _total(terms: Sequence[tuple[Expression, Expression, bool]]) -> Expression:
 
 
 def gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression) -> Expression:
-    """ω^(p - 1) / Γ(p) exp(-ω rate)."""
+    """Return ω^(p - 1) / Γ(p) exp(-ω rate)."""
     trivial = isinstance(exponent, Constant) and exponent.value in (1.0, 2.0)
     scale = ONE if trivial else power(gamma_function(exponent), -1.0)
     powers = power(auxiliary, add(exponent, -1.0))
@@ -433,7 +433,7 @@ def gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression) ->
 
 
 def log_gamma_mixed(auxiliary: Auxiliary, exponent: Expression, rate: Expression, env: Environment) -> Array:
-    """The logarithm of ``gamma_mixed``, 0 where the exponent is 0."""
+    """Return the logarithm of ``gamma_mixed``, 0 if the exponent is 0."""
     p, value = exponent.evaluate(env), auxiliary.evaluate(env)
     log_density = jsp.xlogy(p - 1, value) - jsp.gammaln(p) - value * rate.evaluate(env)
     return jnp.where(p > 0, log_density, 0.0)
@@ -639,7 +639,7 @@ class MixtureRule(Rule):
 
 
 class LogMixture(Expression):
-    """log Σ_j exp B_j, with B_j the bounds of the components."""
+    """The value log Σ_j exp B_j, with the bounds B_j of the components."""
 
     def __init__(self, shares: tuple[Expression, ...]):
         self.children = shares
@@ -652,7 +652,7 @@ class LogMixture(Expression):
 
 
 class Responsibility(Expression):
-    """exp B_k / Σ_j exp B_j: the probability of a component under the optimal q."""
+    """The probability exp B_k / Σ_j exp B_j of a component under the optimal q."""
 
     nonnegative = True  # type: ignore[assignment]
 
@@ -675,7 +675,7 @@ def _stacked(shares: tuple[Expression, ...], env: Environment) -> Array:
 
 
 def exponential(bound: Expression) -> Expression:
-    """exp of a bound; its logarithmic terms become factors."""
+    """Return exp of a bound; its logarithmic terms become factors."""
     factors, rest = [], []
     for term in bound.children if isinstance(bound, Sum) else (bound,):
         term_factors = factors_of(term)
@@ -696,7 +696,7 @@ def _argument(part: Expression) -> Expression | None:
 
 
 def _links_of(product: Expression, most: int = 20) -> list[Call] | None:
-    """The factors of a product of values of σ and Φ, as often as whole exponents have it; None for another."""
+    """Return the factors of a product of values of σ and Φ, repeated for whole exponents; None for others."""
     links: list[Call] = []
     for factor in factors_of(product):
         base, exponent = (factor.base, factor.exponent) if isinstance(factor, Power) else (factor, ONE)

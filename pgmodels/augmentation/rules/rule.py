@@ -1,4 +1,4 @@
-"""What a rule of augmentation is; rules for selections and differences."""
+"""The interface of an augmentation rule, and rules for selections and differences."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class Rule(ABC):
     """One identity of the derivation. ``auxiliary`` and ``law`` are None if the factor needs none.
 
-    A rule represents one factor of the likelihood: the pattern it matches (``match``), the law of its auxiliary given
-    the latents, its term of the local bound, and the site of the factor given the auxiliary, all as formulas.
-    Auxiliaries drawn earlier in the chain are coefficients, read from ``env.parameters`` by name.
-    ``parent`` is the auxiliary of the rule that returned the factor, None for a factor of the likelihood itself; the
-    term of a factor with a parent is included in the term of the parent. ``coupled`` are latents of the factor other
-    than those of its sites: they are updated in another block.
+    A rule represents one factor of the likelihood. It has, as formulas: the pattern that it matches (``match``), the
+    law of its auxiliary given the latents, its term of the local bound, and the site of the factor given the auxiliary.
+    Auxiliaries that are drawn earlier in the chain are coefficients, read from ``env.parameters`` by name. ``parent``
+    is the auxiliary of the rule that returned the factor, or None for a factor of the likelihood itself. The term of a
+    parent includes the terms of its factors. ``coupled`` are latents of the factor without a site here; they are
+    updated in another block.
     """
 
     title: ClassVar[str]
@@ -51,75 +51,75 @@ class Rule(ABC):
     def match(cls, factor: Factor, deriver: Deriver) -> tuple[Factor, ...] | None:
         """Match a factor that depends on latents: append a rule to ``deriver.rules`` and return the remaining factors.
 
-        Returns None if the factor does not have this rule's form; raises NoAugmentationError if it does but violates
-        a condition of the rule. Factors exp(...) are merged, and the remaining exponent is passed to the next rule.
+        Returns None if the factor has another form. Raises NoAugmentationError if it has the form but violates a
+        condition. Factors exp(...) are merged, and the remaining exponent is passed to the next rule.
         """
 
     def finish(self, deriver: Deriver) -> None:  # noqa: B027
-        """Complete the rule once all factors are matched."""
+        """Complete the rule after all factors are matched."""
 
     @abstractmethod
     def share(self) -> Expression:
-        """The factor's term of the local bound, one number per datum."""
+        """Return the factor's term of the local bound, one number per datum."""
 
     @abstractmethod
     def log_joint(self, env: Environment) -> Array:
-        """log of the augmented factor, without the factors that later rules augment."""
+        """Return the log of the augmented factor, without the factors that later rules augment."""
 
     def log_factor(self, env: Environment, known: Container[str] = ()) -> Array:
-        """log of the factor, its auxiliary integrated out; parents whose names are in ``known`` are conditioned on."""
+        """Return the log of the factor with its auxiliary integrated out, given parents with names in ``known``."""
         return self.factor.log_evaluate(env)
 
     def identity(self) -> Tree:
-        """The identity as a formula; by default the factor is the integral of the augmented factor."""
+        """Return the identity as a formula; by default the factor is the integral of the augmented factor."""
         if self.auxiliary is None:
             raise NotImplementedError(f"{type(self).__name__} has no auxiliary, and must define its identity.")
         return line(self.factor, "=", integral(self.augmented(), self.auxiliary))
 
     @abstractmethod
     def augmented(self) -> Part:
-        """The augmented factor, without those of later rules: a formula, or a printed tree to keep as it is."""
+        """Return the augmented factor, without factors of later rules: a formula, or a printed tree to keep."""
 
     def conditional(self) -> Chain | None:
-        """The complete conditional of the auxiliary, as a formula; None if there is none."""
+        """Return the complete conditional of the auxiliary as a formula, or None if there is none."""
         if self.auxiliary is None or self.law is None:
             return None
         conditioning = listed(*auxiliaries_of(self.factor), "f", "y")
         return line(self.auxiliary, "|", conditioning, "~", self.law.notation(self.auxiliary))
 
     def complete(self, children: Sequence[Auxiliary]) -> Law | None:
-        """The law of the auxiliary with those of the ``children``, the rule's factors, integrated out, or None."""
+        """Return the auxiliary's law with the auxiliaries of the ``children``, its factors, integrated out, or None."""
         del children
         return None
 
     def prior(self) -> tuple[Expression, ...]:
-        """The arguments of the auxiliary's prior."""
+        """Return the arguments of the auxiliary's prior."""
         return ()
 
     def sites(self) -> tuple[SiteTerm, ...]:
-        """The sites of the factor given the auxiliary, as formulas."""
+        """Return the sites of the factor given the auxiliary, as formulas."""
         return ()
 
     def coupled_sites(self, averaged: bool = False) -> tuple[SiteTerm, ...]:
-        """The sites of coupled latents with the auxiliary integrated out; ``averaged`` for the sites of CAVI."""
+        """Return the sites of coupled latents with the auxiliary integrated out; ``averaged`` for the sites of CAVI."""
         return ()
 
     def averaged(self) -> Law | None:
-        """The auxiliary's law under the optimal q, a function of q's moments and of earlier auxiliaries."""
+        """Return the auxiliary's law under the optimal q, a function of q's moments and of earlier auxiliaries."""
         return None
 
     def expectations(self) -> tuple[tuple[Expected, Expression], ...]:
-        """Expectations under the optimal q for the sites, as functions of the expectations of earlier auxiliaries."""
+        """Return expectations under the optimal q for the sites, as functions of earlier auxiliaries' expectations."""
         law = self.averaged()
         return () if self.auxiliary is None or law is None else ((Expected(self.auxiliary), law.mean()),)
 
     def has_no_mean(self, env: Environment) -> bool:
-        """Whether the auxiliary's posterior mean is infinite, its conditional mean not being integrable."""
+        """Return whether the auxiliary's posterior mean is infinite: its conditional mean is not integrable."""
         return False
 
 
 def evaluate_sites(terms: tuple[SiteTerm, ...], env: Environment) -> tuple[Array, Array]:
-    """The sum of the sites at latent values and auxiliaries, (..., n, latents) each."""
+    """Return the sum of the sites at latent values and auxiliaries, (..., n, latents) each."""
     potential, precision = jnp.zeros_like(env.f), jnp.zeros_like(env.f)
     for term in terms:
         h, w = term.predictor.site(term.potential.evaluate(env), term.precision.evaluate(env), env)
@@ -128,7 +128,7 @@ def evaluate_sites(terms: tuple[SiteTerm, ...], env: Environment) -> tuple[Array
 
 
 def quadratic_sites(quadratic: Quadratic, multiplier: Expression) -> tuple[SiteTerm, ...]:
-    """The sites of exp(-multiplier * quadratic)."""
+    """Return the sites of exp(-multiplier * quadratic)."""
     return tuple(SiteTerm(s.predictor, ZERO, multiply(2.0, multiplier, s.weight)) for s in quadratic.squares)
 
 
@@ -189,14 +189,14 @@ def _case(term: Expression) -> tuple[Expression, Expression]:
 
 
 def value_of(indicator: Expression) -> float | None:
-    """The number that an indicator compares with; None if it is not an indicator of a value."""
+    """Return the number that an indicator compares with, or None if it is not an indicator of a value."""
     if isinstance(indicator, Comparison) and indicator.operator == "==" and isinstance(indicator.rhs, Constant):
         return indicator.rhs.value
     return None
 
 
 def exclusive(expressions: list[Expression]) -> bool:
-    """Whether all are indicators of different values of one coefficient, so that at most one holds."""
+    """Return whether all are indicators of different values of one coefficient, so that at most one holds."""
     coefficients = {part.lhs.key for part in expressions if isinstance(part, Comparison)}
     values = {value_of(part) for part in expressions}
     return None not in values and len(values) == len(expressions) and len(coefficients) == 1
