@@ -25,7 +25,7 @@ from pgmodels.inference.loop import ConvergenceWarning, IterationInfo
 from pgmodels.inference.prepare import InducingWarning, PrecisionWarning, TruncationWarning
 from pgmodels.inference.prior_predictive import prior_predictive
 from pgmodels.inference.svi import svi
-from pgmodels.inference.update import update
+from pgmodels.inference.update import batch, update
 from pgmodels.inference.vi import MeanFieldWarning, cavi, gaussian_vi, vi
 from pgmodels.interop.arviz import InteropWarning, to_arviz
 from pgmodels.kernels.columns import Coregion, Difference, On, Sphere, Structured
@@ -160,14 +160,14 @@ __all__ = [
     "RandomWalk", "RationalQuadratic", "Real", "RobustMax", "Rows", "SamplingError", "SamplingWarning",
     "SigmoidPoisson", "Softmax", "SparseApproximation", "Sphere", "StickBreaking", "Structured", "StudentT",
     "SuccessesOfTrials", "Support", "SwitchedLikelihood", "TruncationWarning", "UnitInterval", "Verdict",
-    "VerificationError", "Weibull", "White", "ZeroInflatedNegativeBinomial", "ZeroInflatedPoisson", "cauchy_cdf",
-    "cavi", "check", "compare", "correct", "derive", "diagnose", "exp", "fit", "formula", "gamma", "gaussian_vi",
-    "gibbs", "gibbs_steps", "inducing_gap", "integrate", "largest", "likelihood", "load", "load_formula", "log",
-    "log_density", "log_evidence", "loo", "marginals", "normal_cdf", "normal_pdf", "numpyro_bound", "numpyro_guide",
-    "nuts", "plot_auxiliaries", "plot_convergence", "plot_densities", "plot_elbo", "plot_graph", "plot_latent",
-    "plot_marginals", "plot_probability_map", "plot_reliability", "plot_skewness", "positions", "prior_predictive",
-    "prod", "sd", "sigmoid", "sqrt", "stack_outputs", "step", "sum", "svi", "systems", "to_arviz", "to_numpyro",
-    "update", "verdicts", "vi", "with_predictor",
+    "VerificationError", "Weibull", "White", "ZeroInflatedNegativeBinomial", "ZeroInflatedPoisson", "batch",
+    "cauchy_cdf", "cavi", "check", "compare", "correct", "derive", "diagnose", "exp", "fit", "formula", "gamma",
+    "gaussian_vi", "gibbs", "gibbs_steps", "inducing_gap", "integrate", "largest", "likelihood", "load", "load_formula",
+    "log", "log_density", "log_evidence", "loo", "marginals", "normal_cdf", "normal_pdf", "numpyro_bound",
+    "numpyro_guide", "nuts", "plot_auxiliaries", "plot_convergence", "plot_densities", "plot_elbo", "plot_graph",
+    "plot_latent", "plot_marginals", "plot_probability_map", "plot_reliability", "plot_skewness", "positions",
+    "prior_predictive", "prod", "sd", "sigmoid", "sqrt", "stack_outputs", "step", "sum", "svi", "systems", "to_arviz",
+    "to_numpyro", "update", "verdicts", "vi", "with_predictor",
 ]  # fmt: skip
 
 

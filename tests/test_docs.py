@@ -101,6 +101,15 @@ def test_observations(run):
         assert pgm.derive(pgm.Model(names[name](), pgm.GP(pgm.RBF(1.0, 1.0), size=size))).verify(seed=0).figures, name
 
 
+@pytest.mark.slow
+def test_starts_from_results(run):
+    names = run("docs/how-to/hyperparameters.md")
+    assert names["elbos"][-1] == pytest.approx(pgm.cavi(names["model"], names["X"], names["y"]).elbo, abs=1e-6)
+    assert all(result.fit.start == "result" for result in names["resampled"])
+    new = names["third"].predict_latent([[1.5], [4.5]])
+    np.testing.assert_allclose((names["means"][3], names["variances"][3]), new, atol=1e-6)
+
+
 def test_predictors_that_combine_latents(run):
     names = run("docs/how-to/combine_latents.md")
     assert "z = f[0] + y[1] f[1] + f[2]" in str(pgm.derive(names["model"]))

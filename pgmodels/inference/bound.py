@@ -26,6 +26,7 @@ from pgmodels.inference.prepare import (
     nearly_converged,
     same_inputs,
     selecting,
+    state_from,
     takes_every_choice,
     warn_limited,
     with_inputs,
@@ -35,7 +36,7 @@ from pgmodels.inference.problem import Problem, are_few_rows, precisions, separa
 from pgmodels.model import Data, Groups, Model, Points, coefficient_groups, padded_data
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import ParameterVector
-from pgmodels.priors.base import masked
+from pgmodels.priors.base import Sites, masked, pad_sites
 from pgmodels.priors.collection import MAX_BLOCK, PriorCollection, have_factors
 from pgmodels.priors.dense import InducingPoints
 from pgmodels.priors.inducing import ENOUGH, inducing_points_at
@@ -217,8 +218,9 @@ def _ascend(
 
 
 @partial(compiled, optimise=False)
-def _start(family: ProblemFamily, vector: Array, points: Points) -> VariationalState:
-    return engine_of(family.objective).init(family.problem(vector, points))
+def _start(family: ProblemFamily, vector: Array, points: Points, sites: Sites | None) -> VariationalState:
+    problem = family.problem(vector, points)
+    return engine_of(family.objective).init(problem) if sites is None else state_from(problem, sites)
 
 
 @partial(compiled, optimise=many_rows)
@@ -303,11 +305,13 @@ class MarginalBound:
         tolerance: float = TIGHT,
         inputs: Inputs | None = None,
         moves: bool = False,
+        sites: Sites | None = None,
     ) -> Point | None:
         """The bound at a vector; None if it, a gradient or the kernel matrix is not finite.
 
-        Optimises q(f) to a tolerance, from q(f) at the point ``start`` or from the engine's initial state. ``inputs``
-        are the inducing inputs, by default the same as at ``start``; their gradient is computed if they move.
+        Optimises q(f) to a tolerance, from q(f) at the point ``start``, from ``sites`` of the first rows, or from the
+        engine's initial state. ``inputs`` are the inducing inputs, by default the same as at ``start``; their gradient
+        is computed if they move.
         """
         if inputs is None:
             inputs = self.inputs if start is None else start.inputs
@@ -317,7 +321,7 @@ class MarginalBound:
             # The kernel matrix is not finite or not positive at these hyperparameters.
             return None
         # The bound of ``start`` belongs to other hyperparameters.
-        state = self.initial(vector, points) if start is None else without_bound(start.state)
+        state = self.initial(vector, points, sites) if start is None else without_bound(start.state)
         if tolerance <= 1e-8:
             # Steps recorded at other hyperparameters stop the inner loop too early.
             state = state._replace(memory=jax.tree.map(np.zeros_like, state.memory))
@@ -338,9 +342,13 @@ class MarginalBound:
             return near.points
         return points_at(self.family.objective, self.family.model_at(vector), self.family.inputs.masked(), inputs)
 
-    def initial(self, vector: np.ndarray, points: Points) -> VariationalState:
-        """The state that the engine starts from."""
-        return _start(self.family, as_array(vector), points)
+    def initial(self, vector: np.ndarray, points: Points, sites: Sites | None = None) -> VariationalState:
+        """The state that the engine starts from; that of ``sites`` of the first rows if its bound is finite."""
+        if sites is not None:
+            state = _start(self.family, as_array(vector), points, pad_sites(sites, len(self.family.y)))
+            if np.isfinite(float(state.elbo)):
+                return state
+        return _start(self.family, as_array(vector), points, None)
 
     def model_at(self, vector: np.ndarray) -> Model:
         """The model at the values of an unconstrained vector."""

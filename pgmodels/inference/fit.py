@@ -33,6 +33,7 @@ from pgmodels.inference.search import (
     SETTINGS,
     Limits,
     Maximum,
+    Near,
     SearchBar,
     check_moving,
     inverse_hessian_at,
@@ -42,7 +43,7 @@ from pgmodels.inference.search import (
     within,
 )
 from pgmodels.inference.starts import steps
-from pgmodels.inference.vi import converge, finish, warn_narrow
+from pgmodels.inference.vi import converge, finish, start_sites, warn_narrow
 from pgmodels.likelihoods.sampling import is_normalised
 from pgmodels.model import Model, Points, require_model
 from pgmodels.parameters.parameter import is_parameter
@@ -176,6 +177,7 @@ def fit(
     max_iterations: int = 200,
     tolerance: float = 1e-9,
     num_starts: int | None = None,
+    start: Approximation | CorrectedApproximation | None = None,
     correct: bool | Literal["auto"] = "auto",
     seed: Seed = 0,
     callback: Callback | None = None,
@@ -234,6 +236,9 @@ def fit(
         The number of start points for the first steps; the search continues from the best one. By default one of each
         kind (there are several kinds for sums of kernels, several GPs, varying noise and learned periods), and more if
         the data do not determine the optimum. Start points beyond the built-in ones are random.
+    start : Approximation or CorrectedApproximation, optional
+        A result with the same parameters to start from, as in ``cavi``, instead of start points: its values are those
+        that the search, by BFGS, starts from, and their uncertainty gives its first steps.
     correct : bool or "auto"
         ``"auto"`` corrects by linear response. It does not correct if q is exact, if the objective is ``"taylor"``, if
         the latents have more than 2,000 whitened coordinates or coordinates times rows exceed 4 million (up to that
@@ -322,6 +327,8 @@ def fit(
         raise ValueError(f"correct must be 'auto', True or False; got {correct!r}.")
     if num_starts is not None:
         check_whole_number(num_starts, "num_starts", 1)
+        if start is not None:
+            raise ValueError(f"start takes the place of start points; got num_starts={num_starts}. Leave one out.")
     seed = as_seed(seed)
     form = model.gps[0].form
     model = hold_unnormalised(resolved(model, data, seed, may_be_chain=True), "fit")
@@ -337,13 +344,16 @@ def fit(
     learns = bool(trainable(model).leaf_indices)
     if not learns:
         model = with_selected_inputs(model, data, terms)
+    near = None if start is None else _near(start, model, start_sites(start, model, data, terms))
+    if near is not None:
+        model = trainable(model).with_values(trainable(model).constrain(near.vector))
     limits = Limits(max_iterations, tolerance, num_starts, seed)
     with progress_bar("fit", max_iterations, progress) as shown:
         bar = SearchBar(shown, len(data.y), callback)
         if published and learns:
             maximum = learn_by(scheme, model, data, terms, limits, bar)
         else:
-            maximum = learn(model, data, terms, limits, bar)
+            maximum = learn(model, data, terms, limits, bar, near)
         undetermined = undetermined_values(maximum)
         if undetermined.flat and num_starts is None and not published:
             # The bound is flat once a latent's variance has collapsed, which may be a poor local optimum.
@@ -390,6 +400,18 @@ def fit(
     corrected = correct_if_reliable(result, correct, progress, by_scans)
     warn_narrow("fit", corrected)
     return corrected if isinstance(uncertainty, str) else corrected.with_uncertainty(uncertainty)
+
+
+def _near(start: Approximation | CorrectedApproximation, model: Model, sites: Sites) -> Near:
+    """The values of a result, those that its data do not determine as in the model, and their covariance if known."""
+    learned, uncertainty = trainable(model), start.uncertainty
+    vector, covariance = trainable(learned.with_values(learned.values_in(start.model))).start(), None
+    if uncertainty is not None and trainable(start.model).names == learned.names:
+        is_known = uncertainty.root.any(axis=1)
+        vector = np.where(is_known, vector, learned.start())
+        # Of the others: a factor of e.
+        covariance = uncertainty.root @ uncertainty.root.T + np.diag(1.0 - is_known)
+    return Near("result", vector, len(start.y), covariance, sites)
 
 
 def _result(final: Model, maximum: Maximum, tolerance: float) -> Approximation:

@@ -31,6 +31,7 @@ from pgmodels.inference.gibbs_schedule import (
     Scheme,
     SchemeName,
     State,
+    continue_chains,
     default_schedule,
     pilot_schedule,
     renew_surrogates,
@@ -43,6 +44,7 @@ from pgmodels.inference.moves import Chain, Move, MoveRequirement, MoveStats, Re
 from pgmodels.inference.prepare import (
     INDEPENDENT,
     accurate_prior,
+    check_start,
     nearly_converged,
     resolved,
     select_inducing_inputs,
@@ -53,12 +55,13 @@ from pgmodels.inference.slice_moves import check_blocks
 from pgmodels.inference.surrogates import Ellipse, Fit, constant_path, ellipse_of, precisions_of
 from pgmodels.likelihoods.sampling import checked_unknowns
 from pgmodels.model import Data, Model, fixed_groups, forms_can_pad, require_model, with_powers
-from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
-from pgmodels.priors.base import RandomKey, Sites
+from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels, with_priors
+from pgmodels.priors.base import Coordinates, RandomKey, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.collection import NewLeaves, PriorCollection, can_pad, have_factors, padded_prior, require_coupling
-from pgmodels.results.draws import Draws
+from pgmodels.results.draws import Draws, pad_rank
 from pgmodels.results.gaussian import constrained
+from pgmodels.results.result import Result
 from pgmodels.runtime.io import digest
 from pgmodels.runtime.jit import compiled, one_thread_if_small, one_thread_up_to, require_draws
 from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
@@ -109,14 +112,43 @@ class Settings(NamedTuple):
     keep: Keep
 
 
+def _vectors(start: Result, unknowns: ParameterVector, settings: Settings) -> np.ndarray:
+    """The unconstrained hyperparameters (chains, d) of the last draws of a result, or else draws or values of it."""
+    count, draws, uncertainty = settings.num_chains, start.draws, start.uncertainty
+    values = [np.repeat(np.asarray(value)[None], count, axis=0) for value in unknowns.values_in(start.model)]
+    drawn: dict[str, np.ndarray] = {}
+    if draws is not None:
+        drawn = {name: value[np.arange(count) % draws.num_chains, -1] for name, value in draws.hyperparameters.items()}
+    elif uncertainty is not None:
+        drawn = uncertainty.values(start.model, uncertainty.scores(count, as_seed(settings.key)))
+    values = [drawn.get(name, value) for name, value in zip(unknowns.names, values, strict=True)]
+    of_chains = zip(*values, strict=True) if values else [()] * count
+    return np.stack([with_priors(unknowns.with_values(list(chain))).start() for chain in of_chains])
+
+
+def _last_coordinates(draws: Draws | None, prior: PriorCollection, num_rows: int, count: int) -> Coordinates | None:
+    """The coordinates by group, (chains, rank, latents), of the last draws at the same rows, if they are known."""
+    if draws is None or draws.whitened is None or draws.num_rows != num_rows:
+        return None
+    pairs = list(zip(draws.whitened, prior.groups, strict=True))
+    if any(v.shape[2] > group.rank for v, group in pairs):
+        return None
+    # Those of padding are zero.
+    last = np.arange(count) % draws.num_chains
+    return tuple(as_array(pad_rank(v[last, -1], group.rank)) for v, group in pairs)
+
+
 class GibbsRun(Picklable):
     """Chains of one model and data set. ``number`` counts iterations, warm-up included."""
 
-    def __init__(self, model: Model, data: Data, settings: Settings, scheme: Scheme = AUTO):
+    def __init__(
+        self, model: Model, data: Data, settings: Settings, scheme: Scheme = AUTO, start: Result | None = None
+    ):
         self.model, self.data, self.settings = model, data, settings
         self.unknowns: ParameterVector = checked_unknowns(model)
         self.is_sampled = bool(self.unknowns.leaf_indices)
-        vector = as_array(self.unknowns.start())
+        vectors = self.unknowns.start()[None] if start is None else _vectors(start, self.unknowns, settings)
+        vector = as_array(vectors.mean(axis=0))
         # If kernel hyperparameters are sampled, in the form that does not depend on their values.
         groups = fixed_groups(model, data.X, have_fixed_kernels(model)) if self.is_sampled else ()
         bound = model.prior(data.X, traced=True, known=groups) if self.is_sampled else model.prior(data.X)
@@ -147,7 +179,13 @@ class GibbsRun(Picklable):
         elif self.is_sampled:
             self.target = replace(self.target, fitted=Ellipse(vector, as_array(np.eye(len(vector)))))
         keys = _split_key(settings.key, settings.num_chains)
-        self.state: State = start_chains(self.target, self.schedule.moves, vector, keys)
+        self.begun: tuple[Any, ...] = ()
+        if start is None:
+            self.state: State = start_chains(self.target, self.schedule.moves, vector, keys)
+        else:
+            last = _last_coordinates(start.draws, self.prior, len(data.y), settings.num_chains)
+            self.begun, chains = (vectors, last), (as_array(vectors), keys, last)
+            self.state = continue_chains(self.target, self.schedule.moves, *chains)
         self.moments = Moments.none(self.chains.latents.shape)
         self.number = 0
         self.records: list[Record] = []
@@ -185,7 +223,7 @@ class GibbsRun(Picklable):
             "model": model.signature,
             "data": digest((data.X, data.y)),
             "seed": digest(key),
-            "sizes": digest((int(num_warmup), int(num_chains), keep, self.schedule.moves)),
+            "sizes": digest((int(num_warmup), int(num_chains), keep, self.schedule.moves, *self.begun)),
         }
 
     @property
@@ -510,6 +548,7 @@ def gibbs(
     num_samples: int = 1000,
     num_warmup: int = 200,
     num_chains: int = 4,
+    start: Result | None = None,
     seed: Seed = 0,
     scheme: SchemeName = "auto",
     keep: Literal["all", "moments"] | Sequence[int] | np.ndarray = "all",
@@ -537,6 +576,9 @@ def gibbs(
         Warm-up iterations of each chain, which are discarded.
     num_chains : int
         Number of chains.
+    start : Result, optional
+        A result with the same parameters, at the first rows of X, to start from: chains start at its last draws, or at
+        its hyperparameters, drawn if they are uncertain, with latents drawn from the Gaussian fitted there.
     seed : int or jax.Array
         An int or a JAX key; determines every draw, and inducing inputs as in ``cavi``.
     scheme : {"auto", "sweep", "four_block", "one_vs_rest"}
@@ -616,11 +658,13 @@ def gibbs(
     >>> draws.predict([[1.5], [4.5]]).probabilities[:, 1] > 0.5
     array([ True, False])
     """
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights, missing)
     chosen = scheme_of(scheme)
     chosen.check(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
+    if start is not None:
+        check_start(start, Result, "an engine", model, data)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
     model = resolved(model, data, as_seed(seed))
     if settings.keep.what == "all":
@@ -628,12 +672,12 @@ def gibbs(
     with Checkpoint.opened(checkpoint) as saved:
         reached = partial(nearly_converged, objective=chosen.objective(model))
         model = select_inducing_inputs(model, data, reached)
-        run = GibbsRun(model, data, settings, chosen)
+        run = GibbsRun(model, data, settings, chosen, start)
         if saved is not None:
             saved.restore(run)
         run.advance(num_warmup + num_samples, saved, progress)
     run.warn()
-    return run.draws(num_samples, time.perf_counter() - start)
+    return run.draws(num_samples, time.perf_counter() - start_time)
 
 
 @double_precision

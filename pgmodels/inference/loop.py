@@ -22,7 +22,20 @@ from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, shorten
 BLOCK_LENGTH = 50
 
 
-class VariationalState(Protocol):
+class Bounded(Protocol):
+    """A state with a bound and its rounding error."""
+
+    @property
+    def elbo(self) -> Float[Array, ""]: ...
+
+    @property
+    def rounding(self) -> Float[Array, ""]: ...
+
+    @property
+    def _replace(self) -> Callable[..., Any]: ...
+
+
+class VariationalState(Bounded, Protocol):
     """q(f): the predictors' marginal moments, the sites that produced them, the ELBO and its rounding error.
 
     The ELBO is minus infinity if it is unknown, as at a start or at new hyperparameters. ``memory`` is the history of
@@ -39,16 +52,7 @@ class VariationalState(Protocol):
     def sites(self) -> Sites: ...
 
     @property
-    def elbo(self) -> Float[Array, ""]: ...
-
-    @property
-    def rounding(self) -> Float[Array, ""]: ...
-
-    @property
     def memory(self) -> History: ...
-
-    @property
-    def _replace(self) -> Callable[..., Any]: ...
 
 
 # A step of an engine.
@@ -96,19 +100,6 @@ def check_callback(callback: Any) -> None:
         raise ValueError(
             f"callback must be a function of the state and an IterationInfo, or None; got {shorten(callback)}."
         )
-
-
-class Bounded(Protocol):
-    """A state with a bound and its rounding error."""
-
-    @property
-    def elbo(self) -> Float[Array, ""]: ...
-
-    @property
-    def rounding(self) -> Float[Array, ""]: ...
-
-    @property
-    def _replace(self) -> Callable[..., Any]: ...
 
 
 S = TypeVar("S", bound=Bounded)

@@ -15,7 +15,8 @@ from pgmodels.model import Data, Model
 from pgmodels.numerics.iteration import Search, hessian
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.parameter import IDENTITY, Parameter
-from pgmodels.parameters.vector import ParameterVector, free_shape, trainable, with_values
+from pgmodels.parameters.vector import ParameterVector, free_shape, trainable
+from pgmodels.priors.base import Sites
 from pgmodels.runtime.messages import ProgressBar
 from pgmodels.runtime.precision import as_array
 
@@ -105,6 +106,20 @@ class Maximum(NamedTuple):
     num_evaluations: int
     inverse_hessian: np.ndarray | None = None
     num_tried: int = 1
+
+
+class Near(NamedTuple):
+    """Where a search starts near the optimum: its name, and values, the number of rows that they were learned from.
+
+    The inverse Hessian there is computed if it is None; ``sites`` are those of the first rows, None for the engine's
+    start.
+    """
+
+    name: str
+    vector: np.ndarray
+    num_rows: int
+    inverse_hessian: np.ndarray | None = None
+    sites: Sites | None = None
 
 
 class SearchBar:
@@ -316,18 +331,24 @@ def _leading(initial: dict[str, Start], elbos: dict[str, float], count: int | No
 
 
 def warm_start(
-    name: str, start: Model, inverse_hessian: np.ndarray, box: np.ndarray, data: Data, terms: Objective, limits: Limits,
-    bar: SearchBar,
-) -> Maximum | None:  # fmt: skip
+    near: Near, start: Model, box: np.ndarray, data: Data, terms: Objective, limits: Limits, bar: SearchBar
+) -> Maximum | None:
     """BFGS from a start near the optimum; None if not finite there, not converged if it still rises at the limits."""
     bound = MarginalBound.of(trainable(start), data, terms)
-    first = bound.at(bound.learnable.start(), tolerance=SETTINGS.loosest)
+    first = bound.at(bound.learnable.start(), tolerance=SETTINGS.loosest, sites=near.sites)
     if first is None:
         return None
     search = BoundSearch(bound, box, limits, bar, np.ones(len(first.vector)), first)
+    growth, inverse_hessian = len(data.y) / near.num_rows, near.inverse_hessian
+    if inverse_hessian is None:
+        inverse_hessian = inverse_hessian_at(bound, first, SETTINGS.least_curvature_of_subset)
+    else:
+        inverse_hessian = _of_more_rows(inverse_hessian, bound.learnable, growth)
+    if inverse_hessian is None:
+        return None
     inverse_hessian, converged, message = search.refine(inverse_hessian)
     return Maximum(
-        bound, search.point, box, name, {name: -first.value}, search.num_iterations, converged, message,
+        bound, search.point, box, near.name, {near.name: -first.value}, search.num_iterations, converged, message,
         search.num_evaluations, inverse_hessian,
     )  # fmt: skip
 
@@ -479,13 +500,39 @@ def _split(entries: np.ndarray, inputs: Inputs) -> Inputs:
 # Learning from many rows with a warm start: the optimum of a subset of the rows, recursively.
 
 
-def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: SearchBar) -> Maximum:
-    """Maximise the bound, from the best start or from the optimum of a subset of the rows."""
+def learn(
+    model: Model, data: Data, terms: Objective, limits: Limits, bar: SearchBar, near: Near | None = None
+) -> Maximum:
+    """Maximise the bound, from near the optimum, from the best start or from the optimum of a subset of the rows."""
     initial = initial_models(model, data, terms, limits.num_starts, limits.seed)
-    box = box_of(initial)
-    count = num_subset_rows(model, data.X, terms)
-    if count is None or not trainable(model).leaf_indices:
+    box, learnable = box_of(initial), trainable(model)
+    if near is None and learnable.leaf_indices:
+        near = _of_subset(model, data, terms, limits, bar, box)
+    if near is None or not learnable.leaf_indices:
         return multistart(initial, box, data, terms, limits, bar)
+    vector = near.vector
+
+    def moved(vector: np.ndarray) -> Model:
+        return learnable.with_values(learnable.constrain(np.clip(vector, *box)))
+
+    if are_within(vector, box):
+        maximum = warm_start(near, moved(vector), box, data, terms, limits, bar)
+        if maximum is None or _is_undetermined(maximum.best.vector, maximum.inverse_hessian, box):
+            return multistart(initial, box, data, terms, limits, bar)
+        if maximum.converged or maximum.num_steps >= limits.max_iterations:
+            return maximum
+        vector = maximum.best.vector
+    # Values at their limits: L-BFGS-B keeps them there.
+    return multistart(initial | {near.name: Start(moved(vector), "level")}, box, data, terms, limits, bar)
+
+
+def _of_subset(
+    model: Model, data: Data, terms: Objective, limits: Limits, bar: SearchBar, box: np.ndarray
+) -> Near | None:
+    """The optimum of a subset of the rows; None if no subset is used, or it does not determine the values."""
+    count = num_subset_rows(model, data.X, terms)
+    if count is None:
+        return None
     rows = model.gps[0].form.subset(model.gps[0].kernel, data.X, count, limits.seed)
     before = learn(model, data.at(rows), terms, limits, bar)
     inverse_hessian = (
@@ -493,24 +540,10 @@ def learn(model: Model, data: Data, terms: Objective, limits: Limits, bar: Searc
         if before.inverse_hessian is None
         else before.inverse_hessian
     )
-    stage, vector = f"{count} rows", before.best.vector
+    vector = before.best.vector
     if inverse_hessian is None or _is_undetermined(vector, inverse_hessian, box):
-        return multistart(initial, box, data, terms, limits, bar)
-
-    def moved(vector: np.ndarray) -> Model:
-        values = before.bound.learnable.constrain(np.clip(vector, *box))
-        return with_values(model, trainable(model).leaf_indices, values)
-
-    if are_within(vector, box):
-        start = _of_more_rows(inverse_hessian, before.bound.learnable, len(data.y) / count)
-        maximum = warm_start(stage, moved(vector), start, box, data, terms, limits, bar)
-        if maximum is None or _is_undetermined(maximum.best.vector, maximum.inverse_hessian, box):
-            return multistart(initial, box, data, terms, limits, bar)
-        if maximum.converged or maximum.num_steps >= limits.max_iterations:
-            return maximum
-        vector = maximum.best.vector
-    # Values at their limits: L-BFGS-B keeps them there.
-    return multistart(initial | {stage: Start(moved(vector), "level")}, box, data, terms, limits, bar)
+        return None
+    return Near(f"{count} rows", vector, count, inverse_hessian)
 
 
 def _of_more_rows(inverse_hessian: np.ndarray, learnable: ParameterVector, growth: float) -> np.ndarray:

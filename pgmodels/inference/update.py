@@ -1,11 +1,12 @@
-"""Results updated by new rows."""
+"""Results updated by new rows, and results of many small data sets."""
 
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,28 +14,40 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
-from pgmodels.data.arrays import check_between, check_whole_number, coded
+from pgmodels.data.arrays import as_numbers, check_between, check_whole_number, coded
+from pgmodels.inference.bound import ProblemFamily
+from pgmodels.inference.cavi import CAVI
 from pgmodels.inference.correct import Method, correct
-from pgmodels.inference.loop import Ascent, VariationalState
-from pgmodels.inference.objectives import objective_of_result
-from pgmodels.inference.prepare import state_from, variational_problem
+from pgmodels.inference.loop import MANY, Ascent, LoopState, VariationalState, run_block
+from pgmodels.inference.objectives import Choice, objective_of, objective_of_result
+from pgmodels.inference.prepare import FEW_STEPS, NEAR, engine_of, state_from
 from pgmodels.inference.problem import Problem, conditioned, problem_of
-from pgmodels.inference.vi import checked, continued, converge, optimise, warn_independent
+from pgmodels.inference.vi import checked, continued, converge, finish, optimise, sites_of, warn_independent
 from pgmodels.kernels.columns import check_lookups
 from pgmodels.likelihoods.likelihood import check_weights
-from pgmodels.model import Data, check_memory, check_new_inputs, columns_with_new_levels
+from pgmodels.model import (
+    Data,
+    Model,
+    check_memory,
+    check_new_inputs,
+    columns_with_new_levels,
+    num_padded,
+    require_model,
+)
+from pgmodels.numerics.iteration import empty_history
 from pgmodels.objectives.base import Objective
+from pgmodels.parameters.vector import ParameterVector, parameter_names
 from pgmodels.priors.base import Sites, pad_sites, pad_zeros
 from pgmodels.priors.chain import Chain, apply, paths, times
 from pgmodels.priors.chain_posterior import chain_groups
 from pgmodels.priors.collection import IndependentPosterior, Posterior, PriorCollection, padded_prior
 from pgmodels.priors.joint_chain import LineSites, Scans
 from pgmodels.priors.markov import MarkovPosterior, MarkovPrior
-from pgmodels.priors.rows import Copies
+from pgmodels.priors.rows import Copies, DistinctInputs
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult
 from pgmodels.results.nested import name_type
 from pgmodels.runtime.jit import compiled, one_thread_up_to
-from pgmodels.runtime.precision import as_array, double_precision
+from pgmodels.runtime.precision import DoublePrecision, as_array, double_precision
 
 # Later rows of a series: the filter restarts from its stored state, and only the most recent old rows, which new ones
 # affect, are optimised again.
@@ -310,23 +323,10 @@ def update(
     with one_thread_up_to(len(data.X)):
         updated = append(q, data, objective, max_iterations, tolerance, progress)
         if updated is None:
-            start = _start(q, objective)
-            updated = converge(q.method, q.model, data, objective, start, max_iterations, tolerance, progress)
+            sites = sites_of(q, objective)
+            updated = converge(q.method, q.model, data, objective, sites, max_iterations, tolerance, progress)
         updated = replace(updated, fit=q.fit)
         return correct(updated, method=cast(Method, result.method)) if result.is_corrected else updated
-
-
-def _start(q: Approximation, objective: Objective) -> Sites:
-    """The sites to start from: on predictors those at q's marginals, since q has theirs on the latents."""
-    if objective.predictors is None:
-        return q.sites
-    problem = variational_problem(q.model, q.data, objective, q.posterior.prior)
-    return pad_sites(_sites_at(problem, q.posterior), len(q.y))
-
-
-@partial(compiled, optimise=False)
-def _sites_at(problem: Problem, posterior: Posterior) -> Sites:
-    return problem.sites(*problem.of_latents(*posterior.marginals()))
 
 
 def _joined(q: Approximation, X_new: ArrayLike, y_new: ArrayLike, weights: ArrayLike | None) -> Data:
@@ -342,3 +342,267 @@ def _joined(q: Approximation, X_new: ArrayLike, y_new: ArrayLike, weights: Array
         powers = np.concatenate([q.data.row_weights, new])
     data = Data(np.concatenate([q.X, X]), np.concatenate([q.y, y]), columns, powers, q.labels, q.missing)
     return data if powers is None or powers.all() else data.at(powers > 0)
+
+
+# Many small data sets: one program, a loop over them.
+
+
+class _Sets(NamedTuple):
+    """Rows of all sets, those of weight 0 last: inputs, observations and weights; and unconstrained values."""
+
+    X: Float[Array, "sets n d"]
+    y: Array
+    row_weights: Float[Array, "sets n"]
+    vectors: Float[Array, "sets p"]
+
+
+class _Loops(NamedTuple):
+    """Of each set the loop of its engine, without its history, the ELBO before it, and moments of the latents."""
+
+    loop: LoopState
+    first: Array
+    mean: Array
+    variance: Array
+
+
+def _problem_of_set(family: ProblemFamily, data: _Sets) -> Problem:
+    none = (None,) * len(family.model.gps)
+    inputs = DistinctInputs((data.X,) * len(none), (data.row_weights,) * len(none), Copies(None, none), none, none)
+    return replace(family, inputs=inputs, y=data.y, row_weights=data.row_weights).problem(data.vectors, none)
+
+
+@partial(compiled, static_argnames="bound")
+def _run_sets(
+    family: ProblemFamily, bound: Objective | None, sets: _Sets, tolerance: Array | float, limit: Array | int
+) -> _Loops:
+    """The engine's loop for each set, from its start or from near the optimum of another ``bound``."""
+
+    def one(data: _Sets) -> _Loops:
+        problem = _problem_of_set(family, data)
+        engine = engine_of(problem.objective)
+        state = engine.init(problem)
+        if bound is not None:
+            bounded = replace(problem, objective=bound, coupled=False)
+            near = run_block(CAVI.step, bounded, CAVI.init(bounded), NEAR, FEW_STEPS, FEW_STEPS).state
+            is_finite = jnp.isfinite(near.elbo)
+            state = jax.tree.map(partial(jnp.where, is_finite), state_from(problem, near.sites), state)
+        loop = run_block(engine.step, problem, state, tolerance, limit, MANY)
+        mean, variance = problem.condition(loop.state.sites).moments()
+        loop = loop._replace(state=loop.state._replace(memory=empty_history(())))
+        return _Loops(loop, state.elbo, mean, variance)
+
+    return jax.lax.map(one, sets)
+
+
+@compiled
+def _predict_sets(family: ProblemFamily, sets: _Sets, sites: Sites, X_new: Float[Array, "sets m d"]) -> Any:
+    def one(at: tuple[_Sets, Sites, Array]) -> tuple[Array, Array]:
+        return _problem_of_set(family, at[0]).condition(at[1]).predict(at[2])
+
+    return jax.lax.map(one, (sets, sites, X_new))
+
+
+class BatchResult(DoublePrecision, Sequence[Approximation]):
+    """The results of many data sets, which ``result[k]`` or a loop makes, with the warnings of the engine.
+
+    ``elbo`` and ``converged`` are (sets,), ``mean`` and ``variance`` (sets, n, latents) the marginals of the latents at
+    the rows, NaN where they are masked.
+    """
+
+    def __init__(
+        self, name: str, model: Model, family: ProblemFamily, data: Data, sets: _Sets, places: np.ndarray,
+        loops: _Loops, tolerance: float,
+    ):  # fmt: skip
+        self._name, self._model, self._family, self._data, self._sets = name, model, family, data, sets
+        self._places, self._tolerance, self._loops = places, tolerance, jax.tree.map(np.asarray, loops)
+        self.elbo, self.converged = self._loops.loop.state.elbo, self._loops.loop.converged
+        at, latents = places >= 0, np.full((2, *places.shape, model.num_latents), np.nan)
+        for new, old in zip(latents, (self._loops.mean, self._loops.variance), strict=True):
+            new[at] = np.take_along_axis(old, np.maximum(places, 0)[..., None], axis=1)[at]
+        self.mean, self.variance = latents
+
+    def __len__(self) -> int:
+        return len(self.elbo)
+
+    @double_precision
+    def __getitem__(self, number: int | slice) -> Any:
+        if isinstance(number, slice):
+            return [self[k] for k in range(*number.indices(len(self)))]
+        number = range(len(self))[number]
+        sets, (_, trace, num_steps, converged) = self._sets, self._loops.loop
+        count = int(np.sum(self._places[number] >= 0))
+        data = self._data._replace(X=np.asarray(sets.X[number])[:count], y=np.asarray(sets.y[number])[:count])
+        learned = self._family.parameters
+        values = [np.asarray(value) for value in learned.constrain(np.asarray(sets.vectors[number]))]
+        size, all_rows = num_padded(self._model, len(data.y)), len(sets.X[0])
+        state = jax.tree.map(
+            lambda leaf: as_array(leaf[number][:size] if leaf.shape[1:2] == (all_rows,) else leaf[number]),
+            self._loops.loop.state,
+        )
+        state = state._replace(memory=empty_history(state.sites))
+        first, trace = self._loops.first[number : number + 1], trace[number][: int(num_steps[number])]
+        ascent = Ascent(state, np.concatenate([first[np.isfinite(first)], trace]), bool(converged[number]))
+        model = learned.with_values(values)
+        return finish(self._name, model, data, self._family.objective, ascent, self._tolerance)
+
+    def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Means and variances of the latents at new inputs, (sets, m, latents) each.
+
+        Parameters
+        ----------
+        X_new : array_like, shape (m, d) or (sets, m, d)
+            New inputs of all sets, or of each.
+        """
+        shape = self._sets.X.shape
+        X = as_numbers(X_new, "X_new")
+        X = np.broadcast_to(X, (len(self), *X.shape[-2:]))
+        if X.ndim != 3 or X.shape[2] != shape[2]:
+            raise ValueError(f"X_new must have shape (m, {shape[2]}) or ({shape[0]}, m, {shape[2]}); got {X.shape}.")
+        sites = jax.tree.map(as_array, self._loops.loop.state.sites)
+        mean, variance = _predict_sets(self._family, self._sets, sites, as_array(X))
+        return np.asarray(mean), np.asarray(variance)
+
+
+class Batch(DoublePrecision):
+    """Engines for many small data sets, by one compiled program: see ``batch``."""
+
+    def __init__(self, model: Model, values: Mapping[str, ArrayLike]):
+        self.model, self.values = model, dict(values)
+
+    def cavi(
+        self, X: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None, *, max_iterations: int = 1000,
+        tolerance: float = 1e-9,
+    ) -> BatchResult:  # fmt: skip
+        """``pgm.cavi`` of each data set.
+
+        Parameters
+        ----------
+        X : array_like, shape (sets, n, d)
+            Inputs.
+        y : array_like, shape (sets, n) or (sets, n, columns)
+            Observations.
+        mask : array_like of bool, shape (sets, n), optional
+            The rows of each set: others are left out, where X and y may be anything.
+        max_iterations, tolerance
+            As of ``cavi``.
+
+        Returns
+        -------
+        BatchResult
+            The results by set.
+
+        Raises
+        ------
+        ValueError
+            For bad data or options.
+        NoAugmentationError
+            For a likelihood without an augmentation.
+        """
+        return self._run("cavi", "augmented", X, y, mask, max_iterations, tolerance)
+
+    def gaussian_vi(
+        self, X: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None, *, max_iterations: int = 1000,
+        tolerance: float = 1e-9,
+    ) -> BatchResult:  # fmt: skip
+        """``pgm.gaussian_vi`` of each data set; parameters and result as of ``cavi``."""
+        return self._run("gaussian_vi", "expected", X, y, mask, max_iterations, tolerance)
+
+    def _run(
+        self, name: str, choice: Choice, X: ArrayLike, y: ArrayLike, mask: ArrayLike | None, max_iterations: int,
+        tolerance: float,
+    ) -> BatchResult:  # fmt: skip
+        check_whole_number(max_iterations, "max_iterations", 1)
+        check_between(tolerance, "tolerance", 0.0, math.inf)
+        inputs, targets = as_numbers(X, "X"), as_numbers(y, "y")
+        if inputs.ndim != 3 or targets.ndim not in (2, 3) or targets.shape[:2] != inputs.shape[:2]:
+            raise ValueError(
+                "X and y of a batch must have shapes (sets, n, d) and (sets, n) or (sets, n, columns); got "
+                f"{inputs.shape} and {targets.shape}. Pad shorter sets, with mask=False in the rows of padding."
+            )
+        is_row = np.ones(targets.shape[:2], bool) if mask is None else np.asarray(mask, bool)
+        if is_row.shape != targets.shape[:2] or not is_row.any(axis=1).all():
+            raise ValueError(
+                f"mask must have shape {targets.shape[:2]} and a True entry for each set; got shape {is_row.shape}. "
+                "Leave out sets without rows."
+            )
+        # All rows are checked at once.
+        model, data = self.model.prepare(inputs[is_row], targets[is_row], None, "raise")
+        model = model.resolve(data.X)
+        if any(gp.form.num_inputs or not gp.form.can_pad or not gp.form.has_factor for gp in model.gps):
+            raise ValueError(
+                "batch takes GPs of the default form, of pgm.Dense() and of pgm.Hilbert(): sets are small. Leave out "
+                "other forms, or run the engine on each set."
+            )
+        learned, objective = self._parameters(model), objective_of(model, choice)
+        # The rows of each set come first; padding repeats the first of them.
+        size, order = num_padded(model, is_row.shape[1]), np.argsort(~is_row, axis=1, kind="stable")
+        is_kept = np.arange(size) < is_row.sum(axis=1)[:, None]
+        slots = np.where(is_kept, np.pad(order, ((0, 0), (0, size - order.shape[1]))), order[:, :1])
+        rows, places = (np.arange(len(slots))[:, None], slots), np.where(is_row, np.cumsum(is_row, axis=1) - 1, -1)
+        arrays = inputs[rows], targets[rows], is_kept.astype(float), self._vectors(learned, len(slots))
+        sets = _Sets(*map(as_array, arrays))
+        none = DistinctInputs((), (), Copies(None, ()), (), ())
+        family = ProblemFamily(objective, learned, model.bare(), none, sets.y[0], sets.row_weights[0])
+        bound = model.augmentation if not objective.is_monotone and model.is_augmentable else None
+        loops = _run_sets(family, bound, sets, tolerance, max_iterations + 1)
+        return BatchResult(name, model, family, data, sets, places, loops, tolerance)
+
+    def _parameters(self, model: Model) -> ParameterVector:
+        """The parameters whose values differ between sets."""
+        names = list(parameter_names(model).values())
+        unknown = [name for name in self.values if name not in names]
+        if unknown:
+            raise ValueError(
+                f"batch: {unknown[0]} is no parameter of the model, which has {', '.join(names)}. Name one of these."
+            )
+        pairs = zip(names, ParameterVector(model, lambda _: True).parameters, strict=True)
+        named = {id(p) for name, p in pairs if name in self.values}
+        return ParameterVector(model, lambda p: id(p) in named)
+
+    def _vectors(self, learned: ParameterVector, count: int) -> np.ndarray:
+        """Unconstrained values (sets, p)."""
+        columns = []
+        for name, parameter, shape in zip(learned.names, learned.parameters, learned.shapes, strict=True):
+            values = as_numbers(self.values[name], name)
+            if values.shape != (count, *shape):
+                raise ValueError(
+                    f"{name} of a batch must have shape {(count, *shape)}, a value for each set; got {values.shape}."
+                )
+            columns.append(np.stack([np.ravel(parameter.transform.inv(value)) for value in values]))
+        return np.concatenate([np.zeros((count, 0)), *columns], axis=1)
+
+
+def batch(model: Model, **values: ArrayLike) -> Batch:
+    """Engines for many small data sets at once, by one compiled program that loops over them.
+
+    Parameters
+    ----------
+    model : Model
+        The likelihood and its GPs, shared by all sets.
+    **values : array_like, shape (sets, ...)
+        Values that differ between sets, by the names of the parameters in the model, such as ``lengthscale``.
+
+    Returns
+    -------
+    Batch
+        With the methods ``cavi`` and ``gaussian_vi``.
+
+    Raises
+    ------
+    ValueError
+        For an object that is no model.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pgmodels as pgm
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(0.0, 6.0, (100, 20, 1))
+    >>> y = rng.random((100, 20)) < 1.0 / (1.0 + np.exp(-3.0 * np.sin(X[..., 0])))
+    >>> results = pgm.batch(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0)))).cavi(X, y)
+    >>> results.mean.shape, len(results)
+    ((100, 20, 1), 100)
+    >>> bool(np.isclose(results[3].elbo, results.elbo[3]))
+    True
+    """
+    return Batch(require_model(model), values)

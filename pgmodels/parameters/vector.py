@@ -165,6 +165,16 @@ class ParameterVector(Picklable):
         values = [p.transform.inv(np.asarray(p.value)) for p in self.parameters]
         return np.concatenate([np.ravel(value) for value in values]) if values else np.zeros(0)
 
+    def values_in(self, model: "Model") -> list[Any]:
+        """The values in another model to start from; ValueError if its parameters have other names or shapes."""
+        values = self.of(model) if parameter_names(model) == parameter_names(self.model) else []
+        if [np.shape(value) for value in values] != self.shapes:
+            raise ValueError(
+                f"start must be a result of a model with the parameters {', '.join(self.names) or 'none'} of the same "
+                f"shapes; got {', '.join(parameter_names(model).values())}. Give the same kernels, or leave start out."
+            )
+        return values
+
     def constrain(self, vector: Array | np.ndarray) -> list[Any]:
         """Return the constrained values of an unconstrained vector."""
         return constrain(self.parameters, vector)

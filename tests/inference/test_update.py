@@ -1,16 +1,20 @@
-"""New rows: the optimum of all rows at the hyperparameters of a result, in fewer iterations than from the start."""
+"""New rows and starts from results: the optimum of all rows, in fewer iterations than from the start."""
 
 import warnings
 from functools import partial
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 
 import pgmodels as pgm
 from pgmodels.inference import update as update_module
+from pgmodels.inference.gibbs import GibbsRun, Settings
+from pgmodels.inference.gibbs_schedule import Keep
 from tests.covering import some
+from tests.registry import EVERY
 
 RNG = np.random.default_rng(0)
 N, NEW = 60, 3
@@ -30,26 +34,6 @@ CASES = {
     "LogisticSoftmax": (pgm.Model(pgm.LogisticSoftmax(3), gp(3)), (F > 1.0) + (F > -1.0) * 1.0),
     "NegativeBinomial": (pgm.Model(pgm.NegativeBinomial(2.0), gp()), RNG.poisson(np.exp(F / 2)).astype(float)),
 }
-RUNS = [(name, engine) for name in CASES for engine in ("cavi", "gaussian_vi")]
-
-
-@pytest.mark.parametrize(("name", "engine"), some(RUNS, ("StudentT", "gaussian_vi"), ("Bernoulli", "cavi")))
-def test_new_rows_give_the_optimum_of_all(name, engine):
-    model, y = CASES[name]
-    with warnings.catch_warnings():
-        # Of variances that are too small.
-        warnings.simplefilter("ignore", pgm.CorrectionWarning)
-        old = getattr(pgm, engine)(model, X[:-1], y[:-1])
-        updated, every = pgm.update(old, X[-1:], y[-1:]), getattr(pgm, engine)(model, X, y)
-    # The start of gaussian_vi is near the optimum of cavi, whose sweeps are not counted.
-    assert updated.num_iterations < every.num_iterations + (engine == "gaussian_vi")
-    # Both end where an iteration changes the bound by 1e-9; means are within its root.
-    assert updated.elbo == pytest.approx(every.elbo, abs=1e-6)
-    np.testing.assert_allclose((updated.mean, updated.variance), (every.mean, every.variance), atol=1e-3)
-    np.testing.assert_array_equal(updated.X, X)
-    np.testing.assert_array_equal(updated.y, y)
-    assert updated.method == engine
-    assert old.num_rows == N - 1
 
 
 def test_a_gaussian_likelihood_is_conditioned_on_exactly():
@@ -99,6 +83,176 @@ def test_what_cannot_be_updated_is_named():
         pgm.update(result, X[:2], [1, 2])
     with pytest.raises(ValueError, match="y_new must be finite"):
         pgm.update(result, X[:2], [1, np.nan])
+
+
+# Starts from a result.
+
+
+def moved(model, factor):
+    """The model with its kernels' lengthscales times a factor."""
+    gps = [
+        pgm.GP(pgm.RBF(gp.kernel.variance, factor * gp.kernel.lengthscale.value), gp.mean, gp.size) for gp in model.gps
+    ]
+    return pgm.Model(model.likelihood, gps)
+
+
+COUPLED = EVERY["additive"].unequal(), *EVERY["additive"].data(N, seed=1)
+STARTS = {name: (model, X, y) for name, (model, y) in CASES.items()} | {"additive": COUPLED}
+
+
+@pytest.mark.filterwarnings("ignore::pgmodels.CorrectionWarning")
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    some([(name, engine) for name in STARTS for engine in ("cavi", "gaussian_vi")], ("LogisticSoftmax", "cavi")),
+)
+def test_from_a_result_engines_reach_the_same_optimum_in_fewer_iterations(name, engine):
+    model, X, y = STARTS[name]
+    run = partial(getattr(pgm, engine), tolerance=1e-10)
+    start, order, other = run(model, X[:-NEW], y[:-NEW]), np.argsort(X[:, 0]), y.copy()
+    assert run(model, X[:-NEW], y[:-NEW], start=pgm.correct(start)).num_iterations <= 2
+    other[order[1:]] = y[order[:-1]]
+    for changed, data in ((moved(model, 1.05), y), (model, other), (model, y)):
+        cold, warm = run(changed, X, data), run(changed, X, data, start=start)
+        # The start of gaussian_vi is near the optimum of cavi, whose sweeps are not counted.
+        assert data is other or warm.num_iterations < cold.num_iterations + (engine == "gaussian_vi")
+        # Both end where an iteration changes the bound by 1e-10; means are within its root.
+        assert warm.elbo == pytest.approx(cold.elbo, abs=1e-6)
+        np.testing.assert_allclose((warm.mean, warm.variance), (cold.mean, cold.variance), atol=1e-3)
+    updated = pgm.update(start, X[-NEW:], y[-NEW:], tolerance=1e-10)
+    assert (updated.num_iterations, updated.elbo) == (warm.num_iterations, pytest.approx(warm.elbo, abs=1e-9))
+    for name in ("X", "y", "mean", "variance"):
+        np.testing.assert_allclose(getattr(updated, name), getattr(warm, name), atol=1e-9)
+    assert (updated.method, start.num_rows) == (engine, N - NEW)
+
+
+def test_an_improper_start_is_left():
+    """The negative precisions of outliers leave q improper under a prior of larger variance."""
+    model = lambda variance: pgm.Model(pgm.StudentT(3.0, 0.1), pgm.GP(pgm.RBF(variance, 0.1)))  # noqa: E731
+    X, y = np.arange(6.0)[:, None], np.array([0.0, 0.1, 1.5, 0.0, -1.4, 0.2])
+    start = pgm.gaussian_vi(model(0.01), X, y)
+    assert np.min(np.asarray(start.sites.precision)) < -1.0
+    warm = pgm.gaussian_vi(model(1e4), X, y, start=start)
+    assert warm.elbo == pytest.approx(pgm.gaussian_vi(model(1e4), X, y).elbo, abs=1e-6)
+
+
+def test_a_sweep_compiles_nothing(caplog):
+    model, y = CASES["LogisticSoftmax"]
+    result = pgm.cavi(moved(model, 1.01), X, y, start=pgm.cavi(model, X, y))
+    jax.config.update("jax_log_compiles", True)
+    try:
+        for factor in (1.02, 1.03):
+            result = pgm.cavi(moved(model, factor), X, y, start=result)
+    finally:
+        jax.config.update("jax_log_compiles", False)
+    assert "Compiling" not in caplog.text
+
+
+@pytest.mark.parametrize("scheme", some(["auto", "alternating"], "auto"))
+def test_fit_goes_on_from_the_values_of_a_result(scheme):
+    model = pgm.Model(pgm.NegativeBinomial(2.0), pgm.GP(pgm.RBF(1.0, 1.0), mean=0.0))
+    y = CASES["NegativeBinomial"][1]
+    fit = partial(pgm.fit, model, scheme=scheme, objective="augmented")
+    start, cold = fit(X[:-NEW], y[:-NEW]), fit(X, y)
+    warm = fit(X, y, start=start)
+    assert warm.fit.num_steps < cold.fit.num_steps
+    assert warm.elbo == pytest.approx(cold.elbo, abs=1e-3)
+    assert warm.fit.start == ("result" if scheme == "auto" else scheme)
+    plain = fit(X, y, start=pgm.cavi(start.model, X, y))
+    assert plain.elbo == pytest.approx(cold.elbo, abs=1e-3)
+
+
+@pytest.mark.slow
+def test_chains_start_where_a_result_ends():
+    prior = dist.LogNormal(0.0, 1.0)
+    model, y = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(prior, prior))), LABELS
+    gibbs = partial(pgm.gibbs, model, X, y, num_warmup=0, num_samples=1, num_chains=3)
+    first = gibbs(start=pgm.fit(model, X, y))
+    assert len(np.unique(first.hyperparameters["variance"])) == 3
+    with jax.enable_x64(True):
+        run = GibbsRun(model, first.data, Settings(0, 4, jax.random.key(1), Keep("all")), start=first)
+        last = np.asarray(run.chains.latents)[:, :N]
+    np.testing.assert_allclose(last, first.latents[[0, 1, 2, 0], -1], atol=1e-6)
+    more = pgm.gibbs(model, np.vstack([X, [[7.0]]]), np.append(y, 1.0), num_warmup=0, num_samples=1, start=first)
+    assert np.isfinite(more.latents).all()
+
+
+def test_what_nothing_can_start_from_is_named():
+    model, y = CASES["Bernoulli"]
+    result = pgm.cavi(model, X, y)
+    for engine in (pgm.vi, pgm.cavi, pgm.gaussian_vi, pgm.fit, pgm.gibbs):
+        with pytest.raises(ValueError, match=r"start must be a result of .* at its data; got .*Give such a result, or"):
+            engine(model, X, y, start=model)
+        with pytest.raises(ValueError, match=r"rows are the first rows of X; got one of 60 rows, and X has 59 .*Put"):
+            engine(model, X[1:], y[1:], start=result)
+        with pytest.raises(
+            ValueError, match=r"start must be a result for StudentT of 1 latent.*; got one for Bernoulli"
+        ):
+            engine(CASES["StudentT"][0], X, REAL, start=result)
+    with pytest.raises(ValueError, match=r"the parameters variance of the same shapes; got .*lengthscale"):
+        pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.White(1.0))), X, y, start=result)
+    with pytest.raises(ValueError, match=r"start takes the place of start points; got num_starts=2. Leave one out"):
+        pgm.fit(model, X, y, start=result, num_starts=2)
+
+
+# Many small data sets.
+
+
+def sets_of(name, count=6, n=11):
+    """Data sets of unequal numbers of rows; what is masked is NaN, which nothing reads."""
+    X, y = (np.array(part) for part in zip(*(EVERY[name].data(n, seed=k) for k in range(count)), strict=True))
+    X, y, mask = X, y.astype(float), np.random.default_rng(4).random((count, n)) < 0.8
+    X[~mask], y[~mask] = np.nan, np.nan
+    return X, y, mask
+
+
+BATCHED = ["bernoulli", "student_t", "gaussian", "logistic_softmax", "heteroscedastic", "additive"]
+
+
+@pytest.mark.filterwarnings("ignore::pgmodels.CorrectionWarning")
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    some(
+        [*((name, engine) for name in BATCHED for engine in ("cavi", "gaussian_vi")), ("log_poisson", "gaussian_vi")],
+        ("logistic_softmax", "cavi"),
+    ),
+)
+def test_each_set_of_a_batch_is_that_of_the_engine_alone(name, engine):
+    model, (X, y, mask) = EVERY[name].model(), sets_of(name)
+    lengthscales, new = np.linspace(0.6, 1.8, len(X)), np.random.default_rng(0).normal(size=(len(X), 3, 2))
+    results = getattr(pgm.batch(model, lengthscale=lengthscales), engine)(X, y, mask, tolerance=1e-12)
+    assert len(results) == len(X)
+    assert results.converged.all()
+    means = results.predict_latent(new)[0]
+    for k in (0, 3, -1):
+        gp = pgm.GP(pgm.RBF(2.0, lengthscales[k]), mean=0.3, size=model.num_latents)
+        alone = getattr(pgm, engine)(pgm.Model(model.likelihood, gp), X[k][mask[k]], y[k][mask[k]], tolerance=1e-12)
+        result = results[k]
+        assert result.elbo == pytest.approx(alone.elbo, abs=1e-6)
+        np.testing.assert_allclose((result.mean, result.variance), (alone.mean, alone.variance), atol=1e-4)
+        np.testing.assert_allclose(means[k], alone.predict_latent(new[k])[0], atol=1e-3)
+        np.testing.assert_allclose(results.mean[k][mask[k]], alone.mean, atol=1e-3)
+        assert np.isnan(results.variance[k][~mask[k]]).all()
+        assert (result.method, result.model.gps[0].kernel.lengthscale.value) == (engine, lengthscales[k])
+    assert results.elbo[3] == pytest.approx(results[3:4][0].elbo, abs=1e-5)
+
+
+def test_what_a_batch_refuses():
+    model, (X, y, mask) = EVERY["bernoulli"].model(), sets_of("bernoulli")
+    batch = pgm.batch(model)
+    with pytest.raises(ValueError, match=r"shapes \(sets, n, d\) and \(sets, n\).*got \(11, 2\).*Pad shorter sets"):
+        batch.cavi(X[0], y[0])
+    with pytest.raises(ValueError, match=r"mask must have shape \(6, 11\) and a True entry for each set"):
+        batch.cavi(X, y, mask & (np.arange(6) > 0)[:, None])
+    with pytest.raises(ValueError, match=r"scale is no parameter of the model, which has variance, lengthscale, mean"):
+        pgm.batch(model, scale=np.ones(6)).cavi(X, y, mask)
+    with pytest.raises(
+        ValueError, match=r"variance of a batch must have shape \(6,\), a value for each set; got \(2,\)"
+    ):
+        pgm.batch(model, variance=np.ones(2)).cavi(X, y, mask)
+    with pytest.raises(ValueError, match=r"batch takes GPs of the default form.*or run the engine on each set"):
+        pgm.batch(model.with_form(pgm.Inducing(5))).cavi(X, y, mask)
+    with pytest.raises(ValueError, match=r"X_new must have shape \(m, 2\) or \(6, m, 2\); got"):
+        batch.cavi(X, y, mask).predict_latent([[0.0]])
 
 
 TIMES = np.random.default_rng(3).permutation(np.linspace(0.0, 40.0, 420))

@@ -113,6 +113,7 @@ IN_BOTH = {("derivation", "verify")}
 # Calls of the public functions that do not make one of the objects.
 CALLS = {
     "vi": lambda made, folder: pgm.vi(model(), X, Y),
+    "batch": lambda made, folder: pgm.batch(model()).cavi(np.asarray(X)[None], np.asarray(Y)[None])[0],
     "update": lambda made, folder: pgm.update(made["gaussian"], X_NEW, [0.0, 1.0, 1.0]),
     "fit": lambda made, folder: pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF())), X, Y),
     "sd": lambda made, folder: pgm.RBF(pgm.sd(dist.HalfNormal(2.5)), 1.0),
