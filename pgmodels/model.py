@@ -272,24 +272,11 @@ class Model(DoublePrecision, Module):
 
         ``remedy`` is that of missing entries, for messages.
         """
-        support = self.support
         array = as_array_code(y, name)
         y = as_numbers(y, name)
-        columns = support.num_columns
-        if columns == 1 and y.ndim != 1:
-            hint = f" Use {array}[:, 0] or {array}.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
-            raise ValueError(f"{name} must have shape (n,); got shape {y.shape}.{hint}")
-        if columns > 1 and (y.ndim != 2 or y.shape[1] != columns):
-            raise ValueError(
-                f"{name} must have shape (n, {columns}), since the formula reads {name}[0] to {name}[{columns - 1}]; "
-                f"got shape {y.shape}. Use np.column_stack."
-            )
-        if y.shape[0] != num_rows:
-            raise ValueError(
-                f"X and {name} must have the same length; got {num_rows} rows of X and {y.shape[0]} of {name}."
-            )
+        check_length(self, y, num_rows, name, array)
         check_finite(y, name, remedy=remedy)
-        support.check(y)
+        self.support.check(y)
         check_allowed(self.likelihood, self.num_latents, y, name)
         return y
 
@@ -330,11 +317,7 @@ class Model(DoublePrecision, Module):
                 f"There is no y in {name_rows(np.flatnonzero(absent))}: leave rows without y out with missing='drop', "
                 "keep them for predictions with missing='predict', or impute them."
             )
-        _check_levels(model, columns or ())
-        for gp in model.gps:
-            check_traced(gp.kernel, X.shape[1])
-            gp.form.check(gp.kernel, X.shape[1])
-            check_lookups(gp.kernel, X, "X", None if columns is None else tuple(column.name for column in columns))
+        _check_kernels(model, X, columns)
         y = model.check_observations(y, len(X), remedy=remedy)
         warn_unseen(model, unseen_classes(model, y[is_used]), labels)
         data = Data(X, y, columns, weights=powers, labels=labels)
@@ -418,15 +401,19 @@ class Model(DoublePrecision, Module):
         padded = tuple(group.resized(len(Z)) if group and len(group.X) < len(Z) else group for group, Z in pairs)
         return _compiled_prior(self.bare(), X, padded, points, for_moments)
 
-    def inputs(self, X: np.ndarray, *, padded: bool = False) -> DistinctInputs:
-        """The distinct inputs of each group; ``padded`` to one of a few sizes if every form supports it."""
+    def inputs(self, X: np.ndarray, *, padded: bool = False, never_padded: bool = False) -> DistinctInputs:
+        """The distinct inputs of each group; ``padded`` to one of a few sizes if every form supports it.
+
+        Where rows are equal their distinct inputs are padded in any case, unless ``never_padded``.
+        """
         size, d = num_padded(self, len(X)) if padded else len(X), X.shape[1]
         groups = []
         for gp in self.gps:
             terms = gp.kernel.terms(d) if gp.form.spans else ()
             # A smooth function by level has no coefficients.
             levels = gp.kernel.level_columns(d) if gp.form.is_exact(gp.kernel, X) else ()
-            groups.append(Sharing(gp.kernel.reads(d), terms, levels, gp.form.shares, gp.form.can_pad))
+            can_pad = gp.form.can_pad and not never_padded
+            groups.append(Sharing(gp.kernel.reads(d), terms, levels, gp.form.shares, can_pad))
         return find_distinct_inputs(X, groups, size)
 
     def bare(self) -> "Model":
@@ -496,13 +483,23 @@ def with_numbered_columns(model: Model, columns: Columns | None) -> Model:
     return Model(model.likelihood, [GP(numbered(gp.kernel, names), gp.mean, gp.size, gp.form) for gp in model.gps])
 
 
-def numbered_inputs(model: Model, X: ArrayLike) -> tuple[Model, np.ndarray]:
-    """The model with columns by number, and X as a float64 array (n, d)."""
+def numbered_inputs(model: Model, X: ArrayLike) -> tuple[Model, np.ndarray, Columns | None]:
+    """The model with columns by number, X as a float64 array (n, d), checked as in ``Model.prepare``, and columns."""
     inputs, columns = read_inputs(X, "X")
     model = with_numbered_columns(model, columns)
-    _check_levels(model, columns or ())
     # Messages about the shape of an array have code for it.
-    return model, model.check_inputs(X if columns is None else inputs, columns=columns)
+    inputs = model.check_inputs(X if columns is None else inputs, columns=columns)
+    _check_kernels(model, inputs, columns)
+    return model, inputs, columns
+
+
+def _check_kernels(model: Model, X: np.ndarray, columns: Columns | None) -> None:
+    """Raise ValueError for kernels and forms that are not for these inputs."""
+    _check_levels(model, columns or ())
+    for gp in model.gps:
+        check_traced(gp.kernel, X.shape[1])
+        gp.form.check(gp.kernel, X.shape[1])
+        check_lookups(gp.kernel, X, "X", None if columns is None else tuple(column.name for column in columns))
 
 
 def _check_levels(model: Model, columns: Columns) -> None:
@@ -644,6 +641,23 @@ def padded_data(model: Model, data: Data) -> tuple[DistinctInputs, Array, Array]
 
 
 # Checks of y against the formula.
+
+
+def check_length(model: Model, y: np.ndarray | Array, num_rows: int, name: str = "y", array: str = "y") -> None:
+    """ValueError if observations, which may be traced, have another shape; ``array`` is code for them as an array."""
+    columns = model.support.num_columns
+    if columns == 1 and y.ndim != 1:
+        hint = f" Use {array}[:, 0] or {array}.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
+        raise ValueError(f"{name} must have shape (n,); got shape {y.shape}.{hint}")
+    if columns > 1 and (y.ndim != 2 or y.shape[1] != columns):
+        raise ValueError(
+            f"{name} must have shape (n, {columns}), since the formula reads {name}[0] to {name}[{columns - 1}]; "
+            f"got shape {y.shape}. Use np.column_stack."
+        )
+    if y.shape[0] != num_rows:
+        raise ValueError(
+            f"X and {name} must have the same length; got {num_rows} rows of X and {y.shape[0]} of {name}."
+        )
 
 
 def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:

@@ -125,7 +125,7 @@ def run_nuts(model: pgm.Model, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray
     """
     with jax.enable_x64(True), threadpool_limits(1, user_api="blas"):
         program = Program(model.resolve(X), model.check(X, y))
-        together = all(root is not None for root in program.roots)
+        together = all(group is not None for group in program.fixed_groups)
         sampler = MCMC(
             NUTS(program, target_accept_prob=0.8),
             num_warmup=500,

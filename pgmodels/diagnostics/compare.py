@@ -610,6 +610,16 @@ class Comparison:
         return write_report(path, self, title=title, settings=recorded, class_names=class_names)
 
 
+def require_comparison(comparison: object) -> Comparison:
+    """The comparison, or ValueError for anything else."""
+    if not isinstance(comparison, Comparison):
+        raise ValueError(
+            f"comparison must be a result of compare; got {type(comparison).__name__}. Use "
+            "pgm.compare(gibbs=draws, cavi=approximation)."
+        )
+    return comparison
+
+
 @double_precision
 def compare(
     *,

@@ -22,7 +22,7 @@ from pgmodels.inference.prepare import resolved, variational_problem, warn_inacc
 from pgmodels.inference.problem import Problem, largest_precision
 from pgmodels.inference.surrogates import fit_surrogate
 from pgmodels.interop.arviz import pointwise_log_likelihood
-from pgmodels.interop.numpyro import WHITENED, Program
+from pgmodels.interop.numpyro import WHITENED, Program, WhitenedPrior
 from pgmodels.likelihoods.operations import jumps
 from pgmodels.model import Data, Model, require_model
 from pgmodels.priors.base import Sites, pad_rows
@@ -160,7 +160,7 @@ def nuts(
         num_samples=num_samples,
         num_chains=num_chains,
         # A batch of factorisations can hang (see pgmodels.priors.linalg): chains then run sequentially.
-        chain_method="vectorized" if all(A is not None for A in program.factors) else "sequential",
+        chain_method="vectorized" if all(group is not None for group in program.fixed_groups) else "sequential",
         progress_bar=shows_progress(progress),
     )
     sampler.run(key, extra_fields=tuple(_STATISTICS))
@@ -210,15 +210,15 @@ class PreconditionedProgram(Program):
         if all(np.isfinite(np.asarray(part)).all() for part in jax.tree.leaves((surrogate.centre, surrogate.roots))):
             self.surrogate = surrogate.with_inverse_roots()
             groups: Any = prior.groups
-            self.active = [np.flatnonzero(np.asarray(group.active)) for group in groups]
+            self.of_gaussian = [np.flatnonzero(np.asarray(group.active)) for group in groups]
 
-    def whitened(self) -> list[Any]:
+    def whitened(self, prior: WhitenedPrior) -> list[Any]:
         if self.surrogate is None:
-            return super().whitened()
+            return super().whitened(prior)
         flat = dist.ImproperUniform(constraints.real_vector, (), self.surrogate.centre.shape)
         flat = self.surrogate.centre + self.surrogate.deviation(numpyro.sample("about_gaussian", flat))
         numpyro.factor("prior_of_whitened", -0.5 * jnp.sum(flat**2))
-        pairs = zip(self.surrogate.prior.unflatten(flat), self.active, strict=True)
+        pairs = zip(self.surrogate.prior.unflatten(flat), self.of_gaussian, strict=True)
         return [numpyro.deterministic(f"{WHITENED}{i}", v[active]) for i, (v, active) in enumerate(pairs)]
 
 

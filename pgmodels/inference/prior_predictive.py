@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import check_whole_number
 from pgmodels.inference.prepare import choose_inputs, with_inputs
-from pgmodels.kernels.columns import check_lookups
 from pgmodels.model import Model, check_memory, numbered_inputs, require_model
 from pgmodels.parameters.parameter import Parameter
 from pgmodels.parameters.vector import with_priors, with_values
@@ -67,13 +66,9 @@ def prior_predictive(
     """
     check_whole_number(num_draws, "num_draws", 1)
     seed = as_seed(seed)
-    model = require_model(model)
-    model, inputs = numbered_inputs(model, X)
+    model, inputs, _ = numbered_inputs(require_model(model), X)
     covariates = check_covariates(model.likelihood, model.num_latents, covariates, len(inputs))
     model = model.resolve(inputs)
-    for gp in model.gps:
-        gp.form.check(gp.kernel, inputs.shape[1])
-        check_lookups(gp.kernel, inputs, "X")
     check_memory(model, inputs)
     require_draws(num_draws, len(inputs), model.num_latents)
     model = with_inputs(model, choose_inputs(model, inputs))

@@ -44,7 +44,12 @@ def log_priors(result: Result, whitened: tuple[np.ndarray, ...] | None) -> dict[
     The log prior of latents, (chains, draws, latents), is -|v|^2 / 2 for their whitened coordinates v. It is included
     if the coordinates are standard normal and determine the latents.
     """
-    terms = {} if result.draws is None else _of_hyperparameters(result.draws)
+    terms, draws = {}, result.draws
+    if draws is not None and draws.hyperparameters:
+        sampled = with_priors(draws.model)
+        for name, parameter in zip(sampled.names, sampled.parameters, strict=True):
+            density = np.asarray(parameter.prior.log_prob(as_array(draws.hyperparameters[name])))
+            terms[name] = density.reshape(*draws.log_likelihood_trace.shape, -1).sum(axis=-1)
     if whitened is None or not have_factors(result.prior.spans()) or result.prior.residual_variances() is not None:
         return terms
     squares = []
@@ -53,16 +58,6 @@ def log_priors(result: Result, whitened: tuple[np.ndarray, ...] | None) -> dict[
         active = np.asarray(getattr(group, "active", np.ones(v.shape[-2])))[: v.shape[-2]]
         squares.append(np.einsum("...rl,r->...l", v**2, active))
     return terms | {"latents": -0.5 * np.concatenate(squares, axis=-1)}
-
-
-def _of_hyperparameters(draws: Draws) -> dict[str, np.ndarray]:
-    """Return the log prior density of each draw of each sampled hyperparameter, (chains, draws)."""
-    sampled, terms = with_priors(draws.model), {}
-    pairs = zip(sampled.names, sampled.parameters, strict=True) if draws.hyperparameters else ()
-    for name, parameter in pairs:
-        density = np.asarray(parameter.prior.log_prob(as_array(draws.hyperparameters[name])))
-        terms[name] = density.reshape(*draws.log_likelihood_trace.shape, -1).sum(axis=-1)
-    return terms
 
 
 _SAMPLERS = {
@@ -300,16 +295,13 @@ def _coordinates(result: Result, f: np.ndarray, names: Mapping[str, Sequence[Any
                 f"coords[{name!r}] must have {len(coordinates[name])} labels; got {len(values)}. The data are without "
                 "rows that missing= or a weight of 0 leaves out."
             )
-    arrays = {name: _as_labels(values) for name, values in (coordinates | dict(names)).items()}
-    # NetCDF stores numbers, dates and text.
-    return {name: array if array.dtype.kind in "iufM" else array.astype(str) for name, array in arrays.items()}
-
-
-def _as_labels(values: Any) -> np.ndarray:
-    """Return labels as an array; labels of several parts, e.g. of a pandas MultiIndex, become text."""
-    if isinstance(values, np.ndarray) and values.dtype != object:
-        return values
-    return np.asarray([", ".join(map(str, value)) if isinstance(value, tuple) else value for value in values])
+    for name, labels in (coordinates | dict(names)).items():
+        if not isinstance(labels, np.ndarray) or labels.dtype == object:
+            # Labels of several parts, as of a MultiIndex of pandas, become text.
+            labels = np.asarray([", ".join(map(str, one)) if isinstance(one, tuple) else one for one in labels])
+        # NetCDF stores numbers, dates and text.
+        coordinates[name] = labels if labels.dtype.kind in "iufM" else labels.astype(str)
+    return coordinates
 
 
 def _kept_draws(result: Result, f: np.ndarray, num_draws: int) -> np.ndarray:

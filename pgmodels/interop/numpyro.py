@@ -1,29 +1,42 @@
 """Models as NumPyro models, guides and log densities."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
+from numpyro.infer.util import log_density as density_of_sites
 
+from pgmodels.data.arrays import as_inputs
 from pgmodels.likelihoods.expression import Environment, Expression
 from pgmodels.likelihoods.sampling import checked_unknowns
-from pgmodels.model import GP, Data, Model, check_memory, fixed_groups, require_model, with_powers
-from pgmodels.parameters.parameter import bare
+from pgmodels.model import (
+    GP,
+    Data,
+    Model,
+    check_length,
+    check_memory,
+    check_new_inputs,
+    fixed_groups,
+    numbered_inputs,
+    require_model,
+    with_powers,
+)
 from pgmodels.parameters.vector import have_fixed_kernels
-from pgmodels.priors.representation import Auto, Binding
-from pgmodels.priors.rows import Copies, Levels
+from pgmodels.priors.base import LatentPrior
+from pgmodels.priors.collection import PriorCollection
+from pgmodels.priors.rows import DistinctInputs
 from pgmodels.results.approximation import Approximation, GaussianResult
 from pgmodels.results.nested import require_result
+from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import as_array, double_precision
 
-_REPRESENTATION = Auto()
 # Prefix of the sites of whitened coordinates: whitened_0, whitened_1, ...
 WHITENED = "whitened_"
 
@@ -47,23 +60,28 @@ class FormulaDistribution(dist.Distribution):
 
 
 @double_precision
-def to_numpyro(model: Model, X: ArrayLike, y: ArrayLike) -> Callable[[], Any]:
-    """Convert a model, without augmentation, to a NumPyro model function conditioned on data.
+def to_numpyro(
+    model: Model, X: ArrayLike, y: ArrayLike | None = None, *, name: str = ""
+) -> Callable[..., Float[Array, "n latents"]]:
+    """Convert a model, without augmentation, to a NumPyro model function, or to a term of one's own.
 
     Parameters
     ----------
     model : Model
-        The likelihood and its GPs.
+        The likelihood and its GPs, each with its ``form``.
     X : array_like, shape (n, d)
         Inputs, one row per datum.
-    y : array_like, shape (n,) or (n, columns)
-        Observations, in the units of the likelihood.
+    y : array_like, shape (n,) or (n, columns), optional
+        Observations, in the units of the likelihood. Without them the likelihood is not used, nor its parameters.
+    name : str
+        A prefix of the names of all sites, such as ``"trend_"``, for programs with several GPs.
 
     Returns
     -------
     callable
-        A model function without arguments, which returns the latents ``f`` (n, latents), so that a larger program can
-        call it and use them. Run it with 64-bit arithmetic (``numpyro.enable_x64()``).
+        A function ``process(X=None, y=None)`` to run, or to call in a larger program. It returns the latents ``f``
+        (n, latents). X (m, d) and y (m,) or (m, columns) of a call take the place of those given here; they may be
+        traced, such as X that is sampled. Run it with 64-bit arithmetic (``numpyro.enable_x64()``).
 
     Raises
     ------
@@ -78,20 +96,47 @@ def to_numpyro(model: Model, X: ArrayLike, y: ArrayLike) -> Callable[[], Any]:
     - each parameter with a prior, under names such as ``lengthscale``, ``mean`` and ``scale`` (with prefix ``f[1].`` if
       the model has several GPs, see ``pgmodels.parameters.vector``); all others are fixed at their values;
     - ``whitened_0``, ``whitened_1``, ... (r, size), standard normal, one for each GP;
-    - ``f`` (n, latents), deterministic: mean + A^T v at the distinct inputs, copied to the rows. If no parameter of the
-      kernel has a prior, A^T A is K to double precision, and r its rank; otherwise it is K + j I with the jitter of
-      ``pgmodels.priors.dense.exact_root``, and r the number of distinct inputs, or fewer if the kernel is a sum of
-      functions with few levels;
-    - ``y``, observed, whose log density is the formula's.
+    - ``f`` (n, latents), deterministic, and ``y``, observed, whose log density is the formula's.
+
+    The prior of f is that of the GP's form. By default and with ``pgm.Dense()``, f = mean + A^T v at the distinct
+    inputs, copied to the rows. If no parameter of the kernel has a prior, A^T A is K to double precision, and r its
+    rank; otherwise it is K + j I with the jitter of ``pgmodels.priors.dense.exact_root``, and r the number of distinct
+    inputs, or fewer if the kernel is a sum of functions with few levels. With ``pgm.Inducing``, v are of the inducing
+    inputs, which are chosen for the kernel alone, and of each row for the variance that these leave; with
+    ``pgm.Hilbert``, whose ``domain`` has to contain sampled inputs, of the functions; with ``pgm.Markov()`` of the
+    steps in time. Each row of X of a call has a latent value of its own, in equal rows up to the jitter.
     """
-    model, data = require_model(model).prepare(X, y)
-    program = Program(model.with_form(_REPRESENTATION).resolve(data.X), data)
+    if not isinstance(name, str):
+        raise ValueError(f"name must be a str, a prefix of the names of sites; got {shorten(name)}. Use name='gp_'.")
+    program = _program(model, X, y)
 
-    def numpyro_model() -> Any:
+    def process(X: ArrayLike | None = None, y: ArrayLike | None = None) -> Array:
         require_x64()
-        return program()
+        with numpyro.handlers.scope(prefix=name, divider=""):
+            return program(X, y)
 
-    return numpyro_model
+    return process
+
+
+def _program(model: Model, X: ArrayLike, y: ArrayLike | None) -> "Program":
+    """The program of unchecked data."""
+    if y is None:
+        model, inputs, columns = numbered_inputs(require_model(model), X)
+        data = Data(inputs, np.full(len(inputs), np.nan), columns)
+    else:
+        model, data = require_model(model).prepare(X, y)
+    model = model.resolve(data.X)
+    points = [(gp, gp.form.choose(gp.kernel, data.X)) for gp in model.gps]
+    gps = [gp if Z is None else GP(gp.kernel, gp.mean, gp.size, gp.form.with_inputs(Z)) for gp, Z in points]
+    program = Program(Model(model.likelihood, gps), data, observed=y is not None)
+    prior = jax.eval_shape(lambda: program.prior(program.unknowns.model)).prior
+    for gp, group in zip(gps, prior.groups, strict=True):
+        if type(group).draw is not LatentPrior.draw:
+            raise ValueError(
+                f"form of a GP must draw by standard normals in NumPyro; got {gp.form!r}, which overrides draw. "
+                f"Implement {type(group).__name__}.coloured instead, or give another form, such as pgm.Dense()."
+            )
+    return program
 
 
 def require_x64() -> None:
@@ -100,76 +145,104 @@ def require_x64() -> None:
         raise ValueError("the model needs 64-bit arithmetic: call numpyro.enable_x64() before running it.")
 
 
-class Program:
-    """The sites of ``to_numpyro`` for checked data and a resolved model whose GPs all have the default form.
+class WhitenedPrior(NamedTuple):
+    """The latents' prior, and for each group its coordinates that have any influence, None for all."""
 
-    ``fixed_groups`` are the priors of groups whose kernels have no sampled parameter, None for the others; they are
-    exact to double precision, in the coordinates that have any influence.
-    """
-
-    def __init__(self, model: Model, data: Data):
-        self.unknowns = checked_unknowns(model)
-        check_memory(model, data.X)
-        self.powers, rows = with_powers(model, data)
-        self.formula, self.y = self.powers.likelihood.formula(model.num_latents), as_array(rows.y)
-        inputs = model.inputs(data.X)
-        self.spanning, rows_of = inputs.spanning, inputs.copies.rows
-        # Without padding.
-        count = None if rows_of is None else 1 + int(np.max(rows_of))
-        self.copies = Copies(
-            rows_of, tuple(places if places is None else places[:count] for places in inputs.copies.places)
-        )
-        self.levels = [
-            levels and Levels(levels.level[:count], levels.keys[: 1 + int(np.max(levels.level))])
-            for levels, count in zip(inputs.levels, inputs.counts, strict=True)
-        ]
-        self.inputs = [X[:count] for X, count in zip(inputs.X, inputs.counts, strict=True)]
-        # Factors that do not depend on sampled parameters are computed once.
-        self.fixed_groups = fixed_groups(model, data.X, have_fixed_kernels(model))
-        self.factors: list[Array | None] = []
-        for group, X in zip(self.fixed_groups, self.inputs, strict=True):
-            A: Any = group
-            if group is not None:
-                # Without padding, and coordinates that have no influence.
-                A = as_array(np.asarray(A.factor)[np.asarray(A.active) > 0, : len(X)])
-            self.factors.append(A)
+    prior: PriorCollection
+    active: Sequence[np.ndarray | None]
 
     @property
-    def whitened_shapes(self) -> list[tuple[int, int]]:
+    def shapes(self) -> list[tuple[int, int]]:
         """The shape (r, size) of the whitened coordinates of each group."""
-        groups = zip(self.unknowns.model.gps, self.factors, self.inputs, self.spanning, self.levels, strict=True)
-        return [(_bound(gp, *at).rank if A is None else len(A), gp.size) for gp, A, *at in groups]
+        pairs = zip(self.prior.groups, self.active, strict=True)
+        return [(group.rank if active is None else len(active), group.size) for group, active in pairs]
 
-    def __call__(self) -> Any:
-        pairs = zip(self.unknowns.names, self.unknowns.parameters, strict=True)
-        model = self.unknowns.with_values([numpyro.sample(name, parameter.prior) for name, parameter in pairs])
-        f = numpyro.deterministic("f", self.latents(model, self.whitened()))
-        num_columns = 1 if self.y.ndim == 1 else self.y.shape[1]
-        likelihood = FormulaDistribution(self.formula, f, model.parameters, num_columns)
-        numpyro.sample("y", likelihood, obs=self.y)
+    def latents(self, whitened: Sequence[Array]) -> Array:
+        """The latents (n, latents) of whitened coordinates by group."""
+        coordinates = []
+        for group, active, v in zip(self.prior.groups, self.active, whitened, strict=True):
+            every = as_array(v) if active is None else jnp.zeros((group.rank, group.size)).at[active].set(v)
+            coordinates.append(group.coloured(every))
+        return self.prior.latents(coordinates)
+
+
+class Program:
+    """The sites of ``to_numpyro`` for a resolved model, whose inducing inputs are given, and checked data.
+
+    ``fixed_groups`` are the priors of groups whose kernels have no sampled parameter, None for the others; those with a
+    factor are exact to double precision, in the coordinates that have any influence.
+    """
+
+    def __init__(self, model: Model, data: Data, *, observed: bool = True):
+        self.unknowns, self.data, X = checked_unknowns(model), data, data.X
+        check_memory(model, X)
+        self.powers, rows = with_powers(model, data)
+        self.y: Any = as_array(rows.y) if observed else None
+        self.formula = self.powers.likelihood.formula(model.num_latents)
+        self.inputs = model.inputs(X, never_padded=True)
+        # Factors that do not depend on sampled parameters are computed once.
+        pairs = zip(fixed_groups(model, X, have_fixed_kernels(model)), self.inputs.X, strict=True)
+        self.fixed_groups = tuple(
+            group.resized(len(Z)) if group and len(group.X) > len(Z) else group for group, Z in pairs
+        )
+        masks = [getattr(group, "active", None) for group in self.fixed_groups]
+        self.active = [None if mask is None else np.flatnonzero(np.asarray(mask)) for mask in masks]
+
+    def prior(self, model: Model, X: Array | None = None) -> WhitenedPrior:
+        """The prior of the latents at the program's inputs, or at rows of others."""
+        inputs, known, active = self.inputs, self.fixed_groups, self.active
+        if X is not None:
+            none = (None,) * len(model.gps)
+            inputs, known, active = DistinctInputs.each_row(X, len(model.gps)), none, list(none)
+        return WhitenedPrior(model.prior(inputs, traced=True, known=known).for_sampling(), active)
+
+    def __call__(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> Any:
+        inputs, observed = checked_rows(self.unknowns.model, self.data, self.y, X, y)
+        values, unknowns = [], self.unknowns
+        for name, parameter, gp in zip(unknowns.names, unknowns.parameters, unknowns.gp_indices, strict=True):
+            is_used = gp >= 0 or observed is not None
+            values.append(numpyro.sample(name, parameter.prior) if is_used else parameter.value)
+        model = self.unknowns.with_values(values)
+        prior = self.prior(model, inputs)
+        f = numpyro.deterministic("f", prior.latents(self.whitened(prior)))
+        if observed is not None:
+            num_columns = 1 if observed.ndim == 1 else observed.shape[1]
+            likelihood = FormulaDistribution(self.formula, f, model.parameters, num_columns)
+            numpyro.sample("y", likelihood, obs=observed)
         return f
 
-    def whitened(self) -> list[Any]:
+    def whitened(self, prior: WhitenedPrior) -> list[Any]:
         """The sites of the whitened coordinates (r, size) of each group."""
         standard = dist.Normal(0.0, 1.0)
         return [
             numpyro.sample(f"{WHITENED}{index}", standard.expand(shape).to_event(2))
-            for index, shape in enumerate(self.whitened_shapes)
+            for index, shape in enumerate(prior.shapes)
         ]
 
-    def latents(self, model: Model, whitened: Sequence[Array]) -> Array:
-        """The latents f = mean + A^T v (n, latents) of whitened coordinates v by group."""
-        latents = []
-        groups = zip(whitened, model.gps, self.factors, self.inputs, self.spanning, self.levels, strict=True)
-        for v, gp, A, *at in groups:
-            latents.append(_bound(gp, *at).latents(v) if A is None else as_array(gp.mean.value) + A.T @ v)
-        return self.copies.side_by_side(latents)
 
+def checked_rows(
+    model: Model, own: Data, y_own: ArrayLike | None, X: ArrayLike | None, y: ArrayLike | None
+) -> tuple[Any, Any]:
+    """X and y of a call, in place of the model's own, or ValueError; of traced ones only the shapes are checked.
 
-def _bound(gp: GP, X: Any, rows: Any, levels: Any) -> Any:
-    """The prior of a group at its distinct inputs."""
-    how = Binding(traced=True, spanning=rows, levels=levels)
-    return _REPRESENTATION.bind(bare(gp.kernel), as_array(gp.mean.value), X, gp.size, how)
+    None for X that is the model's own, and for y if there is none.
+    """
+    if X is None and y is None:
+        return None, y_own
+    # Under ``jit`` known values are read at once.
+    with jax.ensure_compile_time_eval():
+        if isinstance(X, jax.core.Tracer):
+            as_inputs(np.zeros(X.shape), "X", own.X.shape[1])
+            X = jnp.asarray(X, float)
+        elif X is not None:
+            X = as_array(check_new_inputs(model, X, "X", own.X.shape[1], own.columns))
+        num_rows, y = len(own.X if X is None else X), y_own if y is None else y
+        if isinstance(y, jax.core.Tracer):
+            check_length(model, y, num_rows)
+            y = jnp.asarray(y, float)
+        elif y is not None:
+            y = as_array(model.check_observations(y, num_rows))
+    return X, y
 
 
 Position: TypeAlias = Mapping[str, ArrayLike]
@@ -186,35 +259,28 @@ class LogDensity:
         self._program = program
         self._parameters = dict(zip(program.unknowns.names, program.unknowns.parameters, strict=True))
         start = {name: np.asarray(p.transform.inv(p.value)) for name, p in self._parameters.items()}
-        whitened = {f"{WHITENED}{i}": np.zeros(shape) for i, shape in enumerate(program.whitened_shapes)}
+        prior = jax.eval_shape(lambda: program.prior(program.unknowns.model))
+        whitened = {f"{WHITENED}{i}": np.zeros(shape) for i, shape in enumerate(prior.shapes)}
         self.start: dict[str, np.ndarray] = start | whitened
 
     def __call__(self, position: Position) -> Array:
         """log p(y | f) + log p(v) + log prior of the hyperparameters, with the Jacobian of their transforms."""
         require_x64()
-        model, whitened = self._model(position), self._whitened(position)
-        f = self._program.latents(model, whitened)
-        total = jnp.sum(self._program.formula.log_evaluate(Environment(self._program.y, f, model.parameters))[..., 0])
-        for v in whitened:
-            total = total - 0.5 * jnp.sum(v**2) - 0.5 * np.log(2.0 * np.pi) * v.size
+        values = self._values(position)
+        total = density_of_sites(self._program, (), {}, values)[0]
         for name, parameter in self._parameters.items():
-            x = position[name]
-            value = parameter.transform(x)
-            total = total + jnp.sum(parameter.prior.log_prob(value))
-            total = total + jnp.sum(parameter.transform.log_abs_det_jacobian(x, value))
+            total = total + jnp.sum(parameter.transform.log_abs_det_jacobian(position[name], values[name]))
         return total
 
     def constrain(self, position: Position) -> dict[str, Any]:
         """The hyperparameters by name and the latents ``f`` (n, latents) of a position."""
+        values = self._values(position)
+        sites = density_of_sites(self._program, (), {}, values)[1]
+        return {name: values[name] for name in self._parameters} | {"f": sites["f"]["value"]}
+
+    def _values(self, position: Position) -> dict[str, Any]:
         values = {name: parameter.transform(position[name]) for name, parameter in self._parameters.items()}
-        return values | {"f": self._program.latents(self._model(position), self._whitened(position))}
-
-    def _model(self, position: Position) -> Model:
-        values = [parameter.transform(position[name]) for name, parameter in self._parameters.items()]
-        return self._program.unknowns.with_values(values)
-
-    def _whitened(self, position: Position) -> list[Array]:
-        return [jnp.asarray(position[f"{WHITENED}{i}"]) for i in range(len(self._program.whitened_shapes))]
+        return {name: jnp.asarray(value) for name, value in position.items()} | values
 
 
 @double_precision
@@ -247,13 +313,12 @@ def log_density(model: Model, X: ArrayLike, y: ArrayLike) -> LogDensity:
     The coordinates are those of the sites of ``to_numpyro``: ``whitened_0``, ... are standard normal a priori. Factors
     that the formula omits are omitted.
     """
-    model, data = require_model(model).prepare(X, y)
-    return LogDensity(Program(model.with_form(Auto()).resolve(data.X), data))
+    return LogDensity(_program(model, X, y))
 
 
 @double_precision
 def numpyro_guide(result: Approximation) -> Callable[[], dict[str, Any]]:
-    """Convert the Gaussian q of a result to a guide for the model of ``to_numpyro`` with its hyperparameters fixed.
+    """Convert the Gaussian q of a result to a guide for ``to_numpyro`` with fixed hyperparameters, to use or to train.
 
     Parameters
     ----------
@@ -264,8 +329,8 @@ def numpyro_guide(result: Approximation) -> Callable[[], dict[str, Any]]:
     -------
     callable
         A guide without arguments for ``pgm.to_numpyro(result.model.fixed(), X, y)``, as NumPyro's automatic ones: for
-        ``Trace_ELBO``, ``Predictive`` and importance sampling. It returns a draw of ``f`` (n, latents) and of the
-        sites ``whitened_0``, .... Run it with 64-bit arithmetic.
+        ``SVI``, ``Trace_ELBO``, ``Predictive`` and importance sampling. It returns a draw of ``f`` (n, latents) and of
+        the sites ``whitened_0``, .... Run it with 64-bit arithmetic.
 
     Raises
     ------
@@ -275,21 +340,22 @@ def numpyro_guide(result: Approximation) -> Callable[[], dict[str, Any]]:
     Notes
     -----
     q is the prior N(v; 0, I) of all whitened coordinates times the result's Gaussian factors of f = m + B v; O(D^3)
-    for D coordinates.
+    for D coordinates. That is where the parameters ``guide_mean`` (D,) and ``guide_factor`` (D, D), the lower Cholesky
+    factor of the covariance, start; they stay there unless they are trained, by ``SVI``.
     """
     expected = "result must be what cavi, gaussian_vi or vi return, or result.uncorrected of a corrected one"
     gaussian = require_result(result, expected, kind=GaussianResult)
     result = require_result(gaussian if gaussian.is_corrected else gaussian.uncorrected, expected, kind=Approximation)
-    model = result.model.fixed().with_form(Auto())
-    program = Program(model, result.data)
-    shapes = program.whitened_shapes
+    model = result.model.fixed()
+    prior = Program(model, result.data).prior(model)
+    shapes = prior.shapes
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
 
     def split(flat: Array) -> list[Array]:
         return [part.reshape(shape) for part, shape in zip(jnp.split(flat, ends[:-1]), shapes, strict=True)]
 
     def latents(flat: Array) -> Array:
-        return program.latents(model, split(flat))
+        return prior.latents(split(flat))
 
     origin = jnp.zeros(int(ends[-1]))
     mean, B = latents(origin), jax.jacobian(latents)(origin)
@@ -298,9 +364,13 @@ def numpyro_guide(result: Approximation) -> Callable[[], dict[str, Any]]:
     precision = jnp.eye(len(origin)) + jnp.einsum("nld,nlk,nke->de", B, W, B)
     potential = jnp.einsum("nld,nl->d", B, h - jnp.einsum("nlk,nk->nl", W, mean))
     q = dist.MultivariateNormal(jnp.linalg.solve(precision, potential), precision_matrix=precision)
+    start, factor_start = q.loc, q.scale_tril
 
     def guide() -> dict[str, Any]:
         require_x64()
+        mean = numpyro.param("guide_mean", start)
+        factor = numpyro.param("guide_factor", factor_start, constraint=constraints.lower_cholesky)
+        q = dist.MultivariateNormal(mean, scale_tril=factor)
         flat: Any = numpyro.sample("_whitened", q, infer={"is_auxiliary": True})
         sites = {f"{WHITENED}{i}": v for i, v in enumerate(split(flat))}
         for name, v in sites.items():

@@ -21,10 +21,10 @@ from pgmodels.plots.style import (
     new_figure,
     new_panels,
     open_axes,
-    require_chains,
     styles,
 )
 from pgmodels.results.draws import Draws
+from pgmodels.results.nested import require_result
 from pgmodels.results.result import Result
 
 # Drawn with matplotlib directly, since arviz_plots creates figures with pyplot, which keeps all of them in memory.
@@ -57,7 +57,13 @@ def plot_convergence(draws: Draws) -> Figure:
     ----------
     Vehtari et al. 2021.
     """
-    bulk, tail, rhat = of_draws(convergence_by_latent, require_chains(draws))
+    require_result(draws, "draws must be a result of gibbs or nuts", kind=Draws)
+    if draws.num_samples < 4:
+        raise ValueError(
+            f"draws has {draws.num_samples} draws per chain, too few to assess convergence: draw at least 4, and "
+            "preferably some hundreds."
+        )
+    bulk, tail, rhat = of_draws(convergence_by_latent, draws)
     size = "effective draws of a latent"
     # Title, values, limits and unit.
     panels: list[tuple[str, np.ndarray, tuple[float, float], str]] = [

@@ -106,11 +106,12 @@ def plot_latent(results: Results, X_new: ArrayLike | None = None, covariates: Ar
     size = first.model.num_latents
     columns = 1 if size <= 3 else 3
     figure, panels = new_panels(size + 1, columns, 7.0 if columns == 1 else 10.0, 2.3, 0.8, sharex=True)
-    inducing = _inducing(by_label)
+    sparse = [result for result in by_label.values() if any(isinstance(gp.form, Inducing) for gp in result.model.gps)]
+    inducing = np.unique(np.concatenate([np.zeros((0, 1)), *(inducing_inputs(result)[0] for result in sparse)]))
     for latent, axes in enumerate(panels[:-1]):
         _latent(axes, x[:, 0], curves, looks, latent, size)
         if inducing.size:
-            axes.plot(*inducing, transform=axes.get_xaxis_transform(), **_TICK)
+            axes.plot(inducing, np.full(len(inducing), 0.02), transform=axes.get_xaxis_transform(), **_TICK)
     _data(panels[-1], x[:, 0], first, curves, looks)
     for axes in panels[-columns:]:
         axes.set_xlabel("x")
@@ -124,13 +125,6 @@ def plot_latent(results: Results, X_new: ArrayLike | None = None, covariates: Ar
         notes,
     )
     return figure
-
-
-def _inducing(results: dict[str, Result]) -> np.ndarray:
-    sparse = [result for result in results.values() if any(isinstance(gp.form, Inducing) for gp in result.model.gps)]
-    inputs = [inducing_inputs(result)[0] for result in sparse]
-    x = np.unique(np.concatenate([np.zeros((0, 1)), *inputs]))
-    return np.stack([x, np.full(len(x), 0.02)])
 
 
 def _curves(label: str, result: Result, x: np.ndarray, covariates: np.ndarray | None, notes: list[str]) -> _Curves:

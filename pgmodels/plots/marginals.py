@@ -11,12 +11,18 @@ from matplotlib.patches import Patch
 from scipy.special import ndtri
 
 from pgmodels.data.arrays import check_whole_number, first_column, in_units_of
-from pgmodels.diagnostics.compare import Comparison, HeldOutData, moment_errors, prediction_errors, reliability_bins
+from pgmodels.diagnostics.compare import (
+    Comparison,
+    HeldOutData,
+    moment_errors,
+    prediction_errors,
+    reliability_bins,
+    require_comparison,
+)
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import Calibration
 from pgmodels.plots.style import (
     COLOURS,
-    MARKERS,
     RASTERISED,
     Results,
     Style,
@@ -27,7 +33,6 @@ from pgmodels.plots.style import (
     new_figure,
     new_panels,
     open_axes,
-    require_comparison,
     settle,
     styles,
 )
@@ -59,7 +64,12 @@ def plot_skewness(results: Results) -> Figure:
     count = min(X.shape[1], 6)
     figure, grid = new_panels(count, count, 3.6 * max(count, 2), 3.8, sharey=True)
     for label, result in by_label.items():
-        skewness, look = _skewness(result), looks[label]
+        look, draws = looks[label], result.draws
+        if draws is None:
+            skewness = result.marginals.skewness
+        else:
+            third = np.mean((draws.latents - result.mean) ** 3, axis=(0, 1))
+            skewness = in_units_of(result.variance**1.5, third)
         for column, axes in enumerate(grid):
             at = np.repeat(result.X[:, column], skewness.shape[1])
             axes.plot(
@@ -74,13 +84,6 @@ def plot_skewness(results: Results) -> Figure:
     handles = [grid[0].lines[number] for number in range(len(by_label))]
     legend_below(figure, handles, [*map(literal, by_label)], notes)
     return figure
-
-
-def _skewness(result: Result) -> np.ndarray:
-    if result.draws is None:
-        return result.marginals.skewness
-    third = np.mean((result.draws.latents - result.mean) ** 3, axis=(0, 1))
-    return in_units_of(result.variance**1.5, third)
 
 
 _GREY = "0.8"
@@ -154,14 +157,10 @@ def _scatter(axes: Axes, panel: _Panel, reference: str, looks: dict[str, Style])
     rasterised = x.size > RASTERISED
     for label, value in panel.values.items():
         if label != reference:
-            look: dict[str, Any] = {
-                "color": looks[label].colour,
-                "marker": looks[label].marker,
-                "alpha": 0.65,
-                "linewidths": 0,
-            }
             size = float(np.clip(3000 / x.size, 3, 20))
-            axes.scatter(x, value.ravel(), s=size, label=label, rasterized=rasterised, **look)
+            axes.scatter(
+                x, value.ravel(), s=size, alpha=0.65, label=label, rasterized=rasterised, **looks[label].of_dots
+            )
     bars = 2.0 * panel.error.ravel()
     axes.vlines(x, x - bars, x + bars, color=_GREY, linewidth=2.0, zorder=0, rasterized=rasterised)
     every = np.concatenate([value.ravel() for value in panel.values.values()] + [x - bars, x + bars])
@@ -210,7 +209,10 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
     check_whole_number(num_points, "num_points", 1)
     if not others:
         raise ValueError("comparison has only the reference: compare it with another result, such as cavi=....")
-    places = _furthest(draws, list(others.values()))[:num_points]
+    errors = [moment_errors(result, draws.mean, draws.variance) for result in others.values()]
+    furthest = np.max([np.hypot(shift, ratio - 1.0) for shift, ratio in errors], axis=0)
+    order = np.argsort(-furthest, axis=None, kind="stable")[:num_points]
+    places = [(int(row), int(latent)) for row, latent in zip(*np.unravel_index(order, furthest.shape), strict=True)]
     looks = styles(comparison.results, comparison.reference)
     columns = min(3, len(places))
     figure, grid = new_panels(len(places), columns, 3.6 * columns, 2.7, 0.6)
@@ -224,14 +226,6 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
         [f"{label} has no density at latents whose corrected variance is not positive." for label in invalid],
     )
     return figure
-
-
-def _furthest(draws: Draws, others: list[Result]) -> list[tuple[int, int]]:
-    """Return rows and latents, in decreasing order of the largest distance of a result from the draws."""
-    errors = [moment_errors(result, draws.mean, draws.variance) for result in others]
-    worst = np.max([np.hypot(shift, ratio - 1.0) for shift, ratio in errors], axis=0)
-    order = np.argsort(-worst, axis=None, kind="stable")
-    return [(int(row), int(latent)) for row, latent in zip(*np.unravel_index(order, worst.shape), strict=True)]
 
 
 def _densities(
@@ -397,15 +391,11 @@ def _moments(axes: Axes, diagnosis: Diagnosis, which: str) -> None:
         y = in_units_of(deviation, np.sqrt(importance.variance), known=1.0)
         error = in_units_of(2.0 * importance.variance, importance.variance_error) * y
         expected, label = 1.0, "weighted sd / sd of q"
-    rasterised = x.size > RASTERISED
+    rasterised, looks = x.size > RASTERISED, styles(f"latent {latent}" for latent in range(x.shape[1]))
     for latent in range(x.shape[1]):
         at, value, bar = x[:, latent], y[:, latent], 2.0 * error[:, latent]
         axes.vlines(at, value - bar, value + bar, color=_GREY, linewidth=1.5, zorder=0, rasterized=rasterised)
-        look: dict[str, Any] = {
-            "color": COLOURS[latent % len(COLOURS)],
-            "marker": MARKERS[latent % len(MARKERS)],
-            "linewidths": 0,
-        }
+        look = looks[f"latent {latent}"].of_dots
         axes.scatter(at, value, s=12, alpha=0.7, label=f"latent {latent}", rasterized=rasterised, **look)
     if x.shape[1] > 1:
         axes.legend(frameon=False, fontsize="small")

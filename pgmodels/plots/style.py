@@ -51,6 +51,11 @@ class Style(NamedTuple):
         """The options of points without a line."""
         return {"color": self.colour, "marker": self.marker, "linestyle": ""}
 
+    @property
+    def of_dots(self) -> dict[str, Any]:
+        """The options of a scatter plot."""
+        return {"color": self.colour, "marker": self.marker, "linewidths": 0}
+
 
 REFERENCE = Style("#000000", ".", "-")
 
@@ -161,17 +166,6 @@ def labelled(results: Results) -> tuple[dict[str, Result], str | None]:
     return {str(label): result for label, result in results.items()}, None
 
 
-def require_chains(draws: Draws) -> Draws:
-    """Raise ValueError unless draws have at least four draws per chain."""
-    require_result(draws, "draws must be a result of gibbs or nuts", kind=Draws)
-    if draws.num_samples < 4:
-        raise ValueError(
-            f"draws has {draws.num_samples} draws per chain, too few to assess convergence: draw at least 4, and "
-            "preferably some hundreds."
-        )
-    return draws
-
-
 def thin(draws: Draws, count: int, notes: list[str], label: str = "") -> Draws:
     """Return about ``count`` of the draws, evenly spaced in each chain, with a note; all if there are fewer."""
     step = max(1, -(-draws.num_chains * draws.num_samples // count))
@@ -221,16 +215,6 @@ def smooth_draws(draws: Draws, X: np.ndarray, covariates: ArrayLike | None = Non
     """Return latents at X, (draws, m, latents), and the predictive distribution given them, both smooth in X."""
     f = draws.draw_marginals(X, common_noise=True)
     return f, Predictive(draws.likelihood, DrawNodes(f, draws.flat_likelihood_values), covariates)
-
-
-def require_comparison(comparison: Comparison) -> Comparison:
-    """Raise ValueError unless the value is a Comparison."""
-    if not isinstance(comparison, Comparison):
-        raise ValueError(
-            f"comparison must be a result of compare; got {type(comparison).__name__}. Use "
-            "pgm.compare(gibbs=draws, cavi=approximation)."
-        )
-    return comparison
 
 
 def inducing_inputs(result: Result) -> tuple[np.ndarray, str]:

@@ -161,6 +161,10 @@ class LatentPrior(Module):
         """The prior with another ``mean`` or ``size``."""
         return replace(self, **changes)
 
+    def coloured(self, whitened: Float[Array, "r l"]) -> Float[Array, "r l"]:
+        """Coordinates of a draw as a function of as many standard normals, by default these themselves."""
+        return whitened
+
     def for_sampling(self) -> "LatentPrior":
         """The prior as a generative model, for representations that only define a variational posterior."""
         return self
@@ -194,7 +198,7 @@ class LatentPrior(Module):
 
     def draw(self, key: RandomKey) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
         """A prior draw of the latents and its coordinates, which are standard normal by default."""
-        coordinates = jax.random.normal(key, (self.rank, self.size), dtype=self.mean.dtype)
+        coordinates = self.coloured(jax.random.normal(key, (self.rank, self.size), dtype=self.mean.dtype))
         return latents_given(self, key, coordinates), coordinates
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:

@@ -244,7 +244,9 @@ class FICPrior(LatentPrior):
 
     def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
         v, e = self.split(coordinates)
-        return self.span.latents(v) + jnp.sqrt(self.residual)[:, None] * e
+        # Where nothing is left, the derivative of a root is not finite.
+        residual = jnp.maximum(self.residual, jnp.finfo(self.residual.dtype).tiny)
+        return self.span.latents(v) + jnp.sqrt(residual)[:, None] * e
 
     def conditional(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]

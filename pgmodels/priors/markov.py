@@ -113,10 +113,10 @@ class MarkovPrior(LatentPrior):
         variance = self.kernel.diagonal(self.X)
         return jnp.broadcast_to(self.mean, shape), jnp.broadcast_to(variance[:, None], shape)
 
-    def draw(self, key: RandomKey) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
-        noise = jax.random.normal(key, (len(self.X), self.size, self.dimension), self.mean.dtype)
-        coordinates = self.coordinates(paths(self.chain.transition, apply(self.step_roots[:, None], noise)))
-        return self.latents(coordinates), coordinates
+    def coloured(self, whitened: Float[Array, "r l"]) -> Float[Array, "r l"]:
+        """The states from the noise of each step, in the order of time."""
+        noise = jnp.swapaxes(whitened.reshape(len(self.X), self.dimension, self.size), 1, 2)
+        return self.coordinates(paths(self.chain.transition, apply(self.step_roots[:, None], noise)))
 
     def sweep_operations(self) -> float:
         return scan_operations(len(self.X), self.dimension)

@@ -69,10 +69,10 @@ class Levels(Module):
     keys: Float[Array, "count c"]
 
     @classmethod
-    def of(cls, X: Float[np.ndarray, "m c"], size: int) -> "Levels":
-        """The levels of inputs, of which the first is repeated up to ``size``."""
+    def of(cls, X: Float[np.ndarray, "m c"], size: int, *, pads: bool = True) -> "Levels":
+        """The levels of inputs, of which the first is repeated up to ``size``; keys are padded if it ``pads``."""
         firsts, level = distinct_rows(X)
-        keys = as_array(pad_rows(X[firsts], padded_size(len(firsts))))
+        keys = as_array(pad_rows(X[firsts], padded_size(len(firsts)) if pads else len(firsts)))
         return cls(as_array(pad_rows(level.astype(np.int32), size)), keys)
 
 
@@ -94,6 +94,12 @@ class DistinctInputs(Module):
         """The number of distinct inputs of each group, without padding; outside ``jit``."""
         pairs = zip(self.X, self.row_mask, strict=True)
         return tuple(len(X) if row_mask is None else int(np.asarray(row_mask).sum()) for X, row_mask in pairs)
+
+    @classmethod
+    def each_row(cls, X: Float[Array, "n d"], num_groups: int) -> "DistinctInputs":
+        """Each row as an input of its own, of traced inputs too."""
+        nothing = (None,) * num_groups
+        return cls((X,) * num_groups, nothing, Copies(None, nothing), nothing, nothing)
 
     def masked(self) -> list[np.ndarray]:
         """The distinct inputs of each group, without padding; outside ``jit``."""
@@ -135,7 +141,8 @@ def find_distinct_inputs(X: np.ndarray, groups: Sequence[Sharing], size: int) ->
         places.append(as_array(pad_rows(equal.astype(np.int32), size)) if shared else None)
         few = spanning_rows(X[firsts], group.terms)
         spanning.append(None if few is None else as_array(X[firsts][few]))
-        levels.append(Levels.of(X[firsts][:, group.levels], count) if group.levels else None)
+        of_group = X[firsts][:, group.levels]
+        levels.append(Levels.of(of_group, count, pads=group.can_pad) if group.levels else None)
     return DistinctInputs(tuple(inputs), tuple(row_mask), Copies(rows, tuple(places)), tuple(spanning), tuple(levels))
 
 

@@ -190,8 +190,13 @@ def as_html(comparison: Comparison) -> Html:
     header = ["", *(element("th", head, scope="col", style="text-align:right") for head in heads)]
     rows = []
     for row in metric_rows(comparison):
-        cells = (_score_cell(text, best) for text, best in zip(row.texts, row.best, strict=True))
-        rows.append([element("th", row.words, scope="row", style="text-align:left;min-width:9em"), *cells])
+        cells = [element("th", row.words, scope="row", style="text-align:left;min-width:9em")]
+        for text, best in zip(row.texts, row.best, strict=True):
+            # The star marks the best value for readers without colours or bold type.
+            inside = element("b", f"{text} *") if best else text
+            style = "text-align:right;white-space:nowrap"
+            cells.append(element("td", inside, class_="best" if best else None, style=style))
+        rows.append(cells)
     return join([table(header, rows), bullets(_notes(comparison))])
 
 
@@ -214,12 +219,6 @@ def _caution(comparison: Comparison) -> list[str]:
             f"ESS {number_text(ess)} at worst (required: below {RHAT_LIMITS[1]}, above {ESS_LIMITS[1]}). Draw more."
         ]
     return []
-
-
-def _score_cell(text: str, best: bool) -> Html:
-    # The star marks the best value for readers without colours or bold type.
-    inside = element("b", f"{text} *") if best else text
-    return element("td", inside, class_="best" if best else None, style="text-align:right;white-space:nowrap")
 
 
 # Display of results, models and graphs: a paragraph in a terminal, a table in a notebook.

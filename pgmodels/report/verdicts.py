@@ -16,6 +16,7 @@ from pgmodels.diagnostics.compare import (
     convergence_by_latent,
     moment_errors,
     of_draws,
+    require_comparison,
     standard_errors,
 )
 from pgmodels.diagnostics.diagnose import Diagnosis
@@ -55,9 +56,7 @@ def verdicts(comparison: Comparison) -> dict[str, Verdict]:
     errors. Approximations are rated by Pareto k-hat and by the errors of their marginals. These errors are in posterior
     standard deviations of the reference, beyond its Monte-Carlo error.
     """
-    if not isinstance(comparison, Comparison):
-        raise ValueError(f"comparison must be a result of compare; got {type(comparison).__name__}.")
-    reference = _judge_chains(comparison.draws)
+    reference = _judge_chains(require_comparison(comparison).draws)
     by_label = {}
     for label, result in comparison.results.items():
         findings = reference

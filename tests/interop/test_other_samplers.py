@@ -126,32 +126,3 @@ def test_gibbs_steps_in_a_scan_are_draws_of_the_posterior(key):
     assert fine.all()
     draws = pgm.gibbs(model, X, Y, num_samples=1000, seed=7)
     assert np.max(np.abs(z_scores(np.stack([f[0, :290], f[0, 290:580]]), draws.latents))) < 4.5
-
-
-@pytest.mark.slow
-def test_a_numpyro_program_may_use_the_latents():
-    """A second response, normal about a multiple of the GP, in a program of NumPyro's own."""
-    model = pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.RBF(1.0, 0.8)))
-    y, second = np.sin(X[:, 0]), 2.0 * np.sin(X[:, 0])
-    with jax.enable_x64(True):
-        process = pgm.to_numpyro(model, X, y)
-
-        def program():
-            f = process()
-            numpyro.sample("second", dist.Normal(2.0 * f[:, 0], 0.3), obs=second)
-
-        sampler = numpyro.infer.MCMC(
-            numpyro.infer.NUTS(program), num_warmup=200, num_samples=1500, num_chains=2, progress_bar=False,
-            chain_method="sequential",
-        )  # fmt: skip
-        sampler.run(jax.random.key(0))
-        f = np.asarray(sampler.get_samples(group_by_chain=True)["f"])
-    # Both are Gaussian: observations of f with precisions 4 and 4 / 0.09.
-    precision = 4.0 + 4.0 / 0.09
-    target = (4.0 * y + 2.0 * second / 0.09) / precision
-    K = kernel(1.0)
-    gain = K @ np.linalg.inv(K + np.eye(7) / precision)
-    mean, covariance = gain @ target, K - gain @ K
-    error = np.sqrt(np.diag(covariance) / 300)
-    assert (np.abs(f.mean(axis=(0, 1))[:, 0] - mean) < 4 * error).all()
-    np.testing.assert_allclose(f.var(axis=(0, 1))[:, 0], np.diag(covariance), rtol=0.25)

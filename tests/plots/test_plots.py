@@ -89,6 +89,21 @@ def boxes(figure):
     return [(text, text.get_window_extent(renderer)) for text in texts if text not in hidden]
 
 
+def assert_readable(figure, overlap):
+    """Texts are within the figure, and overlap by less than some pixels; returns them with their boxes."""
+    placed = boxes(figure)
+    for i, (text, box) in enumerate(placed):
+        inside = min(box.x0, box.y0) >= -1 and box.x1 <= figure.bbox.width + 1 and box.y1 <= figure.bbox.height + 1
+        assert inside, f"{text.get_text()!r} is clipped"
+        for other, second in placed[:i]:
+            wide = min(box.x1, second.x1) - max(box.x0, second.x0)
+            high = min(box.y1, second.y1) - max(box.y0, second.y0)
+            assert min(wide, high) <= 0 or min(wide, high) < overlap, (
+                f"{text.get_text()!r} and {other.get_text()!r} overlap"
+            )
+    return placed
+
+
 @pytest.mark.parametrize(
     "name",
     some(
@@ -108,17 +123,8 @@ def boxes(figure):
 def test_everything_can_be_read(name):
     figure = FIGURES[name]()
     assert isinstance(figure, Figure)
-    placed = boxes(figure)
-    width, height = figure.bbox.width, figure.bbox.height
-    for text, box in placed:
-        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
-        assert inside, f"{text.get_text()!r} is clipped"
-    for i, (text, box) in enumerate(placed):
-        for other, second in placed[:i]:
-            wide = min(box.x1, second.x1) - max(box.x0, second.x0)
-            high = min(box.y1, second.y1) - max(box.y0, second.y0)
-            # Boxes of text reach a pixel or two beyond its ink.
-            assert wide < 2 or high < 2, f"{text.get_text()!r} and {other.get_text()!r} overlap"
+    # Boxes of text reach a pixel or two beyond its ink.
+    assert_readable(figure, overlap=2)
     for axes in figure.axes:
         assert axes.has_data(), "an empty panel"
         assert axes.get_xlabel() or not any(label.get_visible() for label in axes.get_xticklabels() if label.get_text())
@@ -215,16 +221,6 @@ def test_reliability_bins_by_hand():
     np.testing.assert_allclose(bins.error, 0.2 * 0.4 + 0.2 * 0.7 + 0.6 * 2 / 15)
 
 
-def test_reliability_needs_classes_and_test_data():
-    by_label = results("bernoulli")
-    with pytest.raises(ValueError, match="no test data"):
-        pgm.plot_reliability(among(by_label))
-    with pytest.raises(ValueError, match="y is not a class"):
-        pgm.plot_reliability(comparison("student_t"))
-    with pytest.raises(ValueError, match="must be a result of compare; got Draws"):
-        pgm.plot_reliability(by_label["gibbs"])
-
-
 def test_elbo_is_the_trace():
     by_label = results("bernoulli")
     figure = pgm.plot_elbo(comparison("bernoulli"))
@@ -233,10 +229,6 @@ def test_elbo_is_the_trace():
     np.testing.assert_array_equal(values[0].get_ydata(), by_label["cavi"].elbo_trace)
     np.testing.assert_allclose(gaps[0].get_ydata(), 5.0 * (0.3 ** np.arange(7.0) - 0.3**7), rtol=1e-10)
     assert "gibbs, corrected" in figure.legends[0].get_title().get_text()
-    with pytest.raises(ValueError, match=r"none of the results \(gibbs\) has an ELBO"):
-        pgm.plot_elbo(by_label["gibbs"])
-    with pytest.raises(ValueError, match="results must be a result, a dict"):
-        pgm.plot_elbo([by_label["cavi"]])
 
 
 def test_skewness_is_that_of_marginals():
@@ -261,20 +253,57 @@ def sticky():
     return replace(draws, stored_latents=f)
 
 
-def test_draws_that_cannot_be_plotted_are_refused():
+def sticky_with(**changes):
+    return replace(sticky(), **changes)
+
+
+def part_of_sticky(part):
     draws = sticky()
-    short = replace(draws, stored_latents=draws.latents[:, :3], log_likelihood_trace=draws.log_likelihood_trace[:, :3])
-    with pytest.raises(ValueError, match="has 3 draws per chain"):
-        pgm.plot_convergence(short)
-    with pytest.raises(ValueError, match="draws must be a result of gibbs"):
-        pgm.plot_convergence(results("bernoulli")["cavi"])
-    rows = np.array([2, 5, 9])
-    some = replace(draws, whitened=None, stored_latents=draws.latents[:, :, rows], rows=rows)
-    with pytest.raises(ValueError, match="draws store the latents of 3 rows of 24"):
-        auxiliary_means(some)
-    none = replace(draws, whitened=None, stored_latents=None)
-    with pytest.raises(ValueError, match="were not stored"):
-        pgm.plot_convergence(none)
+    return replace(draws, stored_latents=draws.latents[part], log_likelihood_trace=draws.log_likelihood_trace[part])
+
+
+SOME = np.array([2, 5, 9])
+# What cannot be plotted, and the message.
+REFUSED = {
+    "no test data": (lambda: pgm.plot_reliability(among(results("bernoulli"))), "no test data"),
+    "no class": (lambda: pgm.plot_reliability(comparison("student_t")), "y is not a class"),
+    "draws": (lambda: pgm.plot_reliability(results("bernoulli")["gibbs"]), "must be a result of compare; got Draws"),
+    "no ELBO": (lambda: pgm.plot_elbo(results("bernoulli")["gibbs"]), r"none of the results \(gibbs\) has an ELBO"),
+    "a list": (lambda: pgm.plot_elbo([results("bernoulli")["cavi"]]), "results must be a result, a dict"),
+    "few draws": (lambda: pgm.plot_convergence(part_of_sticky(np.s_[:, :3])), "has 3 draws per chain"),
+    "no draws": (lambda: pgm.plot_convergence(results("bernoulli")["cavi"]), "draws must be a result of gibbs"),
+    "some rows": (
+        lambda: auxiliary_means(sticky_with(whitened=None, stored_latents=sticky().latents[:, :, SOME], rows=SOME)),
+        "draws store the latents of 3 rows of 24",
+    ),
+    "no latents": (lambda: pgm.plot_convergence(sticky_with(whitened=None, stored_latents=None)), "were not stored"),
+    "corrected": (lambda: pgm.plot_auxiliaries(results("bernoulli")["corrected"]), "corrected and has no auxiliaries"),
+    "different": (
+        lambda: pgm.plot_auxiliaries({name: results(name)["cavi"] for name in CLASSES}), "different auxiliaries or data"
+    ),
+    "Gaussian": (
+        lambda: pgm.plot_auxiliaries(approximation(problem("gaussian")[0], np.zeros((24, 1)), np.ones((24, 1)))),
+        "Gaussian in f without augmentation",
+    ),
+    "no model": (lambda: pgm.plot_graph("Bernoulli"), r"model must be a pgm.Model; got str"),
+    "two columns": (
+        lambda: pgm.plot_latent({"it": results("bernoulli")["cavi"]}), "X of it has 2 columns; plot_latent needs one"
+    ),
+    "inputs": (lambda: pgm.plot_latent(results("student_t")["cavi"], np.zeros((3, 2))), "must have the 1 column"),
+    "one column": (
+        lambda: pgm.plot_probability_map(results("student_t")["cavi"]), "1 columns; plot_probability_map needs two"
+    ),
+    "class 3": (lambda: pgm.plot_probability_map(results("logistic_softmax")["cavi"], 3), "from 0 to 2; got 3"),
+    "class of counts": (lambda: pgm.plot_probability_map(results("binomial")["cavi"], 1), "y is not a class"),
+    "no points": (lambda: pgm.plot_densities(comparison("bernoulli"), 0), "num_points must be a whole number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_there_is_refused(name):
+    call, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 def test_convergence_counts_every_latent():
@@ -288,8 +317,7 @@ def test_convergence_counts_every_latent():
         np.testing.assert_allclose(heights @ lefts / values.size, values.mean(), atol=lefts[1] - lefts[0])
     marks = [[line.get_xdata()[0] for line in axes.lines] for axes in figure.axes]
     assert marks == [[400, 100], [400, 100], [1.01, 1.05]]
-    one = replace(draws, stored_latents=draws.latents[:1], log_likelihood_trace=draws.log_likelihood_trace[:1])
-    alone = pgm.plot_convergence(one)
+    alone = pgm.plot_convergence(part_of_sticky(np.s_[:1]))
     assert len(alone.axes) == 2
     assert "R-hat needs two" in alone.legends[0].get_title().get_text()
 
@@ -308,16 +336,6 @@ def test_auxiliaries_are_their_means(name):
         for line in axes.lines:
             np.testing.assert_array_equal(line.get_ydata(), value[line.get_label()][order])
     assert "corrected" in figure.legends[0].get_title().get_text()
-
-
-def test_auxiliaries_of_nothing_are_refused():
-    by_label = results("bernoulli")
-    with pytest.raises(ValueError, match="corrected and has no auxiliaries"):
-        pgm.plot_auxiliaries(by_label["corrected"])
-    with pytest.raises(ValueError, match="different auxiliaries or data"):
-        pgm.plot_auxiliaries({"one": by_label["cavi"], "two": results("logistic_softmax")["cavi"]})
-    with pytest.raises(ValueError, match="Gaussian in f without augmentation"):
-        pgm.plot_auxiliaries(approximation(problem("gaussian")[0], np.zeros((24, 1)), np.ones((24, 1))))
 
 
 # The drawn graph: nodes in their plates, arrows that cross no node or label, readable text.
@@ -360,13 +378,7 @@ MODELS = {
 def test_graph(name):
     graph = pgm.derive(MODELS[name]).graph
     figure = pgm.plot_graph(MODELS[name])
-    texts = boxes(figure)
-    width, height = figure.bbox.width, figure.bbox.height
-    for i, (text, box) in enumerate(texts):
-        inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
-        assert inside, f"{text.get_text()!r} is clipped"
-        for other, second in texts[:i]:
-            assert not box.overlaps(second), f"{text.get_text()!r} and {other.get_text()!r} overlap"
+    texts = assert_readable(figure, overlap=0)
     axes = figure.axes[0]
     arrows = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
     assert len(arrows) == len(graph.edges)
@@ -434,11 +446,6 @@ def test_indices_are_subscripts_and_names_are_as_they_are():
     texts = {text.get_text() for text in figure.axes[0].texts}
     assert {"$f_{c}$", "$k_{c}$", r"$\omega_{2}$", r"$\omega_{3,c}$", "observation_scale"} <= texts
     assert r"$f_{1}$" in {text.get_text() for text in pgm.plot_graph(MODELS["two GPs"]).axes[0].texts}
-
-
-def test_what_is_no_model_is_refused():
-    with pytest.raises(ValueError, match=r"model must be a pgm.Model; got str"):
-        pgm.plot_graph("Bernoulli")
 
 
 # What a notebook shows of figures, without %matplotlib inline and with it.
@@ -522,13 +529,6 @@ def edge(vertices, x, side):
     return np.array([side(vertices[vertices[:, 0] == value, 1]) for value in x])
 
 
-def test_latents_need_one_column():
-    with pytest.raises(ValueError, match="X of bernoulli has 2 columns; plot_latent needs one"):
-        pgm.plot_latent({"bernoulli": results("bernoulli")["cavi"]})
-    with pytest.raises(ValueError, match=r"X_new must have the 1 column"):
-        pgm.plot_latent(results("student_t")["cavi"], np.zeros((3, 2)))
-
-
 @pytest.mark.parametrize(
     ("name", "label", "within"),
     some([("bernoulli", "cavi", 0.01), ("logistic_softmax", "cavi", 0.03)], ("bernoulli", "cavi", 0.01)),
@@ -589,17 +589,6 @@ def test_a_map_of_means_is_of_means():
     np.testing.assert_allclose([filled.zmin, filled.zmax], [3.0 * mean.min(), 3.0 * mean.max()], rtol=1e-9)
     with pytest.raises(ValueError, match=r"covariates of a figure must have shape \(1,\), .*; got shape \(2,\)"):
         pgm.plot_probability_map(result, covariates=[3.0, 4.0])
-
-
-def test_maps_of_what_is_not_there_are_refused():
-    with pytest.raises(ValueError, match="X has 1 columns; plot_probability_map needs two"):
-        pgm.plot_probability_map(results("student_t")["cavi"])
-    with pytest.raises(ValueError, match="from 0 to 2; got 3"):
-        pgm.plot_probability_map(results("logistic_softmax")["cavi"], 3)
-    with pytest.raises(ValueError, match="y is not a class"):
-        pgm.plot_probability_map(results("binomial")["cavi"], 1)
-    with pytest.raises(ValueError, match="num_points must be a whole number"):
-        pgm.plot_densities(comparison("bernoulli"), 0)
 
 
 def test_a_part_of_a_long_series_is_shown_with_its_data():

@@ -505,9 +505,9 @@ def test_a_prior_a_hundred_million_times_wider_than_the_noise_is_sampled_as_it_i
     model = pgm.Model(pgm.Gaussian(1.0), pgm.GP(pgm.RBF(1e8, 1.0), mean=0.3))
     twice, y = np.zeros((2, 1)), np.array([0.5, 0.5])
     with jax.enable_x64(True):
-        program = Program(model, Data(twice, y))
-        assert np.shape(program.factors[0]) == (1, 1)
-        f = np.asarray(program.latents(model, [jnp.array([[0.7]])]))
+        prior = Program(model, Data(twice, y)).prior(model)
+        assert prior.shapes == [(1, 1)]
+        f = np.asarray(prior.latents([jnp.array([[0.7]])]))
         # As where hyperparameters are sampled: what is left at a copy of the data was 1.0.
         residual = model.prior(twice, traced=True).groups[0].conditional(jnp.zeros((1, 1)), jnp.zeros((8, 1)))[1]
     np.testing.assert_allclose(f, 0.3 + 0.7e4, rtol=1e-15)
