@@ -386,7 +386,7 @@ def test_remedies_of_messages_are_read(text):
         ("zip", "zero_inflated_poisson"),
         ("normal", "gaussian"),
         ("multinomial", "categorical"),
-        ("cox", "weibull"),
+        ("coxph", "cox"),
     ],
 )
 def test_family_of_another_package_is_refused_with_its_name_here(family, name):

@@ -762,7 +762,7 @@ def test_forms_of_surv_are_those_of_r(response, expected):
         ("Surv(exit, died, type='interval')", "weibull", "must be one of Surv"),
         ("Surv(exit, died, type='mstate')", "weibull", "must be one of Surv"),
         ("Surv(exit, died, origin=3)", "weibull", r"write Surv\(time, event\), Surv\(entry, exit, event\)"),
-        ("Surv(exit, died)", "gaussian", "Times need family='weibull', 'loglogistic' or 'lognormal'"),
+        ("Surv(exit, died)", "gaussian", "Times need family='weibull', 'loglogistic', 'lognormal' or 'cox'"),
         ("Surv(exit, died)", "poisson", "response of family 'poisson' is a column"),
         ("exit", "weibull", r"is Surv\(time, event\), or Surv\(time\) if all are events; got exit"),
         ("exit | cens(died)", "weibull", r"times Surv\(time, 1 - censored\)"),

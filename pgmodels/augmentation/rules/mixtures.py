@@ -725,7 +725,7 @@ def _components(base: Sum, size: int) -> tuple[Expression, ...]:
                 dependent.append(multiply(multiply(-1.0, weight), others, *links[:place]))
         elif child.latent_free:
             constants.append(child)
-        elif split_number(child)[0] < 0 and isinstance(link, Call) and link.name == "exp":
+        elif base.complement is None and split_number(child)[0] < 0 and isinstance(link, Call) and link.name == "exp":
             constants.append(weight)
             dependent.append(multiply(multiply(-1.0, weight), add(1.0, multiply(-1.0, link))))
         else:
