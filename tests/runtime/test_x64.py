@@ -153,8 +153,8 @@ MAKERS = (
 )  # fmt: skip
 # Functions of formulas, which make symbols.
 SYMBOLS = (
-    "cauchy_cdf", "exp", "gamma", "largest", "log", "normal_cdf", "normal_pdf", "positions", "prod", "sigmoid", "sqrt", "step",
-    "sum",
+    "cauchy_cdf", "exp", "gamma", "largest", "log", "normal_cdf", "normal_pdf", "positions", "prod", "sigmoid", "sqrt",
+    "step", "sum",
 )  # fmt: skip
 LIKELIHOODS = {
     "Bernoulli": (), "Beta": (2.0,), "BetaBinomial": (2.0,), "Binomial": (), "CensoredGaussian": (1.0,),
