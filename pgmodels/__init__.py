@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pgmodels.runtime.precision import exit_on_interrupt, is_command
+from pgmodels.runtime import exit_on_interrupt, is_command
 
 if is_command():
     # The imports below take a second or more, in which a command may be interrupted too.
@@ -182,4 +182,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
-from pgmodels.runtime.precision import INTERRUPTED, end, exit_on_interrupt
+from pgmodels.runtime import INTERRUPTED, end, exit_on_interrupt
 
 # The exit status of a process that writes to a closed pipe, by a shell's convention.
 _CLOSED_PIPE = 128 + 13

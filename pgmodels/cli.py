@@ -17,9 +17,9 @@ from pgmodels.kernels import stationary as kernels
 from pgmodels.likelihoods import named as likelihoods
 from pgmodels.likelihoods.likelihood import Likelihood, LikelihoodFamily
 from pgmodels.model import GP, Model
+from pgmodels.runtime import INTERRUPTED
 from pgmodels.runtime.jit import ADVICE, computes_correctly, devices
 from pgmodels.runtime.messages import environment
-from pgmodels.runtime.precision import INTERRUPTED
 from pgmodels.runtime.seeds import NUM_SEEDS
 from pgmodels.workflow import DEFAULT_STUDIES, Study, validate
 

@@ -7,13 +7,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cached_property, reduce, wraps
 from inspect import isfunction
-from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 from weakref import WeakValueDictionary
 
 import cloudpickle
@@ -25,29 +23,6 @@ from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.runtime.seeds import is_distribution
-
-# The exit status of an interrupted process, by a shell's convention.
-INTERRUPTED = 128 + 2
-
-
-def exit_on_interrupt() -> None:
-    """From now on SIGINT ends the process, unless its parent has set SIGINT to be ignored.
-
-    A KeyboardInterrupt would run the interpreter's shutdown, during which threads that still compile crash; and Python
-    discards one that is raised within a callback of the garbage collector.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, end)
-
-
-def end(signum: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
-    """End the process, without the interpreter's shutdown."""
-    for stream in (sys.stdout, sys.stderr):
-        # The interruption may come while something is written; and a progress bar hides the cursor.
-        with suppress(Exception):
-            stream.write("\x1b[?25h\n" if stream is sys.stderr and stream.isatty() else "")
-            stream.flush()
-    os._exit(INTERRUPTED)
 
 
 class _RaiseAgain:
@@ -81,15 +56,6 @@ def no_lost_interrupt() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = previous
-
-
-def is_command() -> bool:
-    """Whether this process is ``pgmodels`` or ``python -m pgmodels``, also while the package is being imported."""
-    arguments = getattr(sys, "argv", [""]) or [""]
-    if arguments[0] == "-m":
-        original = sys.orig_argv
-        return "-m" in original and original[original.index("-m") + 1 :][:1] == ["pgmodels"]
-    return Path(arguments[0]).name in ("pgmodels", "pgmodels.exe")
 
 
 P = ParamSpec("P")
