@@ -1,4 +1,4 @@
-"""Infrastructure without Gaussian processes: interruptions, double precision, compilation, progress, pickling, files."""
+"""Infrastructure without Gaussian processes: interrupts, double precision, compilation, progress, pickling, files."""
 
 import os
 import signal
