@@ -35,7 +35,6 @@ from pgmodels.parameters.vector import trainable, with_priors
 from pgmodels.report.summaries import bulleted
 from pgmodels.report.verdicts import sentences, verdicts
 from pgmodels.results.draws import Draws, PriorPredictive
-from pgmodels.results.gaussian import is_invalid
 from pgmodels.runtime.io import atomic_write, make_folder, remove_temporary
 from pgmodels.runtime.messages import environment
 from pgmodels.runtime.seeds import Seed, as_seed
@@ -248,8 +247,8 @@ def next_step(
 
 
 # The results, and the names of all files of a study.
-_RESULTS = ("cavi", "corrected", "gaussian", "corrected_gaussian", "gibbs")
-_WRITTEN = ("report.html", "comparison.csv", "settings.json", *(f"{name}.nc" for name in _RESULTS))
+_RESULTS = ("cavi", "corrected", "gaussian", "corrected_gaussian")
+_WRITTEN = ("report.html", "comparison.csv", "settings.json", "gibbs.nc", *(f"{name}.npz" for name in _RESULTS))
 
 
 class Study(NamedTuple):
@@ -288,10 +287,10 @@ def validate(
 
     More than ``most_diagnosed`` latent values are not diagnosed, since that repeats CAVI on each simulated data set.
 
-    Files: report.html, comparison.csv, an ArviZ DataTree per result (gibbs.nc, cavi.nc, ...) and settings.json. Each is
-    written when it is ready, to the folder ``NAME.unfinished``, and all are moved at the end: an interrupted run does
-    not look complete, and does not replace the files of an earlier one. Raises ValueError, before any work, if the
-    folder is not writable.
+    Files: report.html, comparison.csv, settings.json, the draws for ArviZ in single precision (gibbs.nc), and the other
+    results for ``pgmodels.load`` (cavi.npz, ...). Each file is written when it is ready, to ``NAME.unfinished``. All
+    are moved at the end, so that an interrupted run does not replace an earlier one. Raises ValueError, before any
+    work, if the folder is not writable.
     """
     # Imported here, since other commands do not need tables and figures.
     from pgmodels.datasets import load, split
@@ -332,10 +331,15 @@ def validate(
         }
         for name, engine in engines.items():
             result = results[name] = engine()
-            # Without draws if a corrected variance is not positive.
-            if not np.any(is_invalid(result.variance)):
-                with atomic_write(unfinished / f"{name}.nc") as temporary:
-                    result.to_arviz(seed=seed).to_netcdf(temporary, engine="h5netcdf")
+            if name != "gibbs":
+                result.save(unfinished / f"{name}.npz")
+                continue
+            tree = result.to_arviz(seed=seed)
+            groups = {path: node.data_vars for path, node in tree.subtree_with_keys if path != "."}
+            # Draws have no more than a few digits to lose.
+            half = {f"/{path}": {str(one): {"dtype": "float32"} for one in each} for path, each in groups.items()}
+            with atomic_write(unfinished / "gibbs.nc") as temporary:
+                tree.to_netcdf(temporary, engine="h5netcdf", encoding=half)
         table = compare(X=rows.X_test, y=rows.y_test, seed=seed, **results)
         table.save(unfinished)
         diagnoses = {}

@@ -118,7 +118,8 @@ def test_the_studies_are_printed_in_order(monkeypatch, capsys):
     monkeypatch.setattr(cli, "validate", validate)
     assert main(["validate", "--seed", "4", "--kernel", "Matern52", "--quiet"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed == ["breast-cancer from 4 Matern52 False", "wine from 4 Matern52 False"]
+    assert printed[0] == "A demonstration on two data sets, for about 90 seconds on two cores."
+    assert printed[1:] == ["breast-cancer from 4 Matern52 False", "wine from 4 Matern52 False"]
 
 
 @pytest.mark.slow
