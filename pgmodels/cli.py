@@ -113,7 +113,7 @@ def _add_validate(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--train-size", type=_size, default=0.8, help="training rows: a number, or a share such as 0.8"
     )
-    command.add_argument("--num-samples", type=_whole_number(1), default=500, help="draws of each chain")
+    command.add_argument("--num-samples", type=_whole_number(1), default=400, help="draws of each chain")
     command.add_argument("--num-warmup", type=_whole_number(0), default=200)
     command.add_argument("--num-chains", type=_whole_number(1), default=4)
     command.add_argument("--seed", type=_whole_number(0, NUM_SEEDS - 1), default=0)

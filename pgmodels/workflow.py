@@ -247,7 +247,7 @@ def next_step(
 
 
 # The results, and the names of all files of a study.
-_RESULTS = ("cavi", "corrected", "gaussian", "corrected_gaussian")
+_RESULTS = ("cavi", "gaussian")
 _WRITTEN = ("report.html", "comparison.csv", "settings.json", "gibbs.nc", *(f"{name}.npz" for name in _RESULTS))
 
 
@@ -287,10 +287,10 @@ def validate(
 
     More than ``most_diagnosed`` latent values are not diagnosed, since that repeats CAVI on each simulated data set.
 
-    Files: report.html, comparison.csv, settings.json, the draws for ArviZ in single precision (gibbs.nc), and the other
-    results for ``pgmodels.load`` (cavi.npz, ...). Each file is written when it is ready, to ``NAME.unfinished``. All
-    are moved at the end, so that an interrupted run does not replace an earlier one. Raises ValueError, before any
-    work, if the folder is not writable.
+    Files: report.html, comparison.csv, settings.json, the draws for ArviZ in single precision (gibbs.nc), and the
+    approximations for ``pgmodels.load`` (cavi.npz, gaussian.npz). Each file is written when it is ready, to the folder
+    ``NAME.unfinished``. All are moved at the end, so that an interrupted run does not replace an earlier one. Raises
+    ValueError, before any work, if the folder is not writable.
     """
     # Imported here, since other commands do not need tables and figures.
     from pgmodels.datasets import load, split
@@ -331,15 +331,17 @@ def validate(
         }
         for name, engine in engines.items():
             result = results[name] = engine()
-            if name != "gibbs":
+            if name in _RESULTS:
                 result.save(unfinished / f"{name}.npz")
+            if name != "gibbs":
                 continue
             tree = result.to_arviz(seed=seed)
             groups = {path: node.data_vars for path, node in tree.subtree_with_keys if path != "."}
             # Draws have no more than a few digits to lose.
-            half = {f"/{path}": {str(one): {"dtype": "float32"} for one in each} for path, each in groups.items()}
+            half = {"dtype": "float32", "zlib": True}
+            encoding = {f"/{path}": {str(one): half for one in each} for path, each in groups.items()}
             with atomic_write(unfinished / "gibbs.nc") as temporary:
-                tree.to_netcdf(temporary, engine="h5netcdf", encoding=half)
+                tree.to_netcdf(temporary, engine="h5netcdf", encoding=encoding)
         table = compare(X=rows.X_test, y=rows.y_test, seed=seed, **results)
         table.save(unfinished)
         diagnoses = {}
