@@ -1,6 +1,7 @@
 """Shared set-up: one BLAS thread per process, cheap compilation, shape checks, compiled code freed per module."""
 
 import gc
+import logging
 import os
 import shutil
 import subprocess
@@ -109,6 +110,34 @@ def double_precision():
 
     with jax.enable_x64(True):
         yield
+
+
+class _Compilations(logging.Handler):
+    """What JAX compiles, by its own log."""
+
+    def __init__(self):
+        super().__init__()
+        self.messages = []
+
+    def emit(self, record):
+        message = record.getMessage()
+        if message.startswith("Compiling"):
+            self.messages.append(message)
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """What has been compiled: a list that grows, and that a test may clear."""
+    import jax
+
+    # The programs of earlier tests count as well: at the limit all would be cleared in the middle of a test.
+    monkeypatch.setattr("pgmodels.runtime.jit.MAX_PROGRAMS", 10_000)
+    handler, logger = _Compilations(), logging.getLogger("jax")
+    # Not to the terminal: a record for each compilation goes to the handler alone.
+    monkeypatch.setattr(logger, "handlers", [handler])
+    monkeypatch.setattr(logger, "propagate", False)
+    with jax.log_compiles():
+        yield handler.messages
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -15,6 +15,7 @@ from pgmodels.diagnostics.compare import Comparison, HeldOutData, standard_error
 from pgmodels.priors.base import Sites
 from pgmodels.results.approximation import Approximation, PerturbativeApproximation
 from pgmodels.results.draws import Draws
+from pgmodels.results.integrated import IntegratedApproximation
 from tests.programs import conditioned
 from tests.registry import CASES
 
@@ -69,6 +70,24 @@ def approximation(common, h, w):
     trace = -30.0 - 5.0 * 0.3 ** np.arange(8.0)
     moments = {"mean": np.asarray(mean), "variance": np.asarray(variance), "posterior": posterior}
     return Approximation(**common, **moments, elbo_trace=trace, converged=True, tolerance=1e-6, method="cavi")
+
+
+def drawn(model, X, y, prior, whitened, **fields):
+    """Draws as of a sampler, of the coordinates (chains, draws, ...) of each group."""
+    fields = {"method": "gibbs", "num_warmup": 0, "seconds": 0.0} | fields
+    trace = np.zeros(whitened[0].shape[:2])
+    return Draws(model=model, X=X, y=y, prior=prior, whitened=whitened, log_likelihood_trace=trace, **fields)
+
+
+def integrated(model, X, y):
+    """A result of ``integrate`` with one point, of which nothing was computed."""
+    one, moments = np.ones(1), np.zeros((1, len(X), model.num_latents))
+    return IntegratedApproximation(
+        model=model, X=X, y=y, seconds=1.0, method="integrate", vectors=np.zeros((1, 1)), shares=one, log_densities=one,
+        elbos=one, k_hats=one, means=moments, covariances=np.ones((*moments.shape, moments.shape[-1])),
+        potential=moments, precision=moments, support=np.zeros((1, 1)), mass=one, owners=np.zeros(1, int),
+        log_evidence=0.0, converged=True, holds_mass=True, num_failed=0, unreliable=0.0,
+    )  # fmt: skip
 
 
 @cache

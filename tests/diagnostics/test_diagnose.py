@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import cache, partial
-from itertools import pairwise, product
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +18,15 @@ from pgmodels.diagnostics.compare import ImportanceEstimate, importance_estimate
 from pgmodels.diagnostics.diagnose import augmentation_gap
 from pgmodels.diagnostics.vsbc import Calibration, auxiliary_means, simulate_calibration
 from pgmodels.inference.evidence import weigh
-from pgmodels.inference.vi import cavi
-from pgmodels.kernels.stationary import RBF
-from pgmodels.likelihoods.named import Bernoulli, Binomial, Gaussian, Laplace, LogisticSoftmax, StudentT
 from pgmodels.likelihoods.sampling import draw_observations
-from pgmodels.model import GP, Model
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import draw_latents
 from pgmodels.report.verdicts import sentences
-from pgmodels.results.approximation import Approximation, PerturbativeApproximation
-from pgmodels.results.draws import Draws
+from pgmodels.results.approximation import PerturbativeApproximation
 from tests.covering import some
+from tests.own_likelihoods import undeclared
 from tests.programs import conditioned
+from tests.referees import hermite_grid, log_normal, rbf
 from tests.registry import CASES, SEPARATE
 from tests.report.test_report import Reader
 
@@ -136,11 +133,7 @@ def test_without_replicates_the_rest_stands():
 
 
 def test_a_likelihood_that_cannot_be_drawn_from_is_said():
-    @pgm.likelihood
-    def unknown(y, f):
-        return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
-
-    model = pgm.Model(unknown(), pgm.GP(pgm.RBF(2.0, 1.0), mean=0.5))
+    model = pgm.Model(undeclared(), pgm.GP(pgm.RBF(2.0, 1.0), mean=0.5))
     diagnosed = pgm.diagnose(pgm.cavi(model, result().X, result().y), num_draws=500, seed=3)
     assert diagnosed.vsbc is None
     assert "has no declared support of y" in diagnosed.notes[0]
@@ -298,7 +291,7 @@ def approximation(name):
     moments = {"mean": rng.normal(0.4, 1.2, shape), "variance": rng.gamma(2.0, 0.4, shape)}
     rest = {"elbo_trace": np.zeros(2), "converged": True, "tolerance": 1e-6}
     arguments = {name: value for name, value in arguments.items() if name != "prior"}
-    return Approximation(**arguments, **moments, posterior=posterior, **rest, method="cavi")
+    return pgm.Approximation(**arguments, **moments, posterior=posterior, **rest, method="cavi")
 
 
 def draws(name):
@@ -309,7 +302,7 @@ def draws(name):
         for group, size in zip(arguments["prior"].groups, arguments["prior"].sizes, strict=True)
     )
     trace = np.zeros((2, 30))
-    return Draws(**arguments, whitened=whitened, log_likelihood_trace=trace, num_warmup=0, method="gibbs")
+    return pgm.Draws(**arguments, whitened=whitened, log_likelihood_trace=trace, num_warmup=0, method="gibbs")
 
 
 def tilted_mean(c):
@@ -446,7 +439,7 @@ VARIANCE = np.array([[0.8], [3.5], [0.05], [1.6]])
 def at_marginals(likelihood, y, mean=MEAN, variance=VARIANCE):
     """An approximation of some data with other marginals."""
     X = np.linspace(-1.0, 1.0, len(mean))[:, None]
-    result = cavi(Model(likelihood, GP(RBF(1.0, 0.7), size=mean.shape[1])), X, y)
+    result = pgm.cavi(pgm.Model(likelihood, pgm.GP(pgm.RBF(1.0, 0.7), size=mean.shape[1])), X, y)
     return replace(result, mean=mean, variance=variance)
 
 
@@ -485,7 +478,7 @@ def test_of_polya_gamma_it_is_the_divergence_of_densities(trials):
         1e-4,
         4.4,
     )
-    gap = augmentation_gap(at_marginals(Bernoulli() if trials is None else Binomial(), y))
+    gap = augmentation_gap(at_marginals(pgm.Bernoulli() if trials is None else pgm.Binomial(), y))
     # Mass of PG beyond 4.4 is below exp(-4.4 pi^2 / 2) = 4e-10 times its power of ω, for b = 4 still 1e-6.
     np.testing.assert_allclose(gap.value, expected, rtol=1e-6, atol=2e-7)
     assert (gap.value > 1e-5).all()
@@ -503,7 +496,7 @@ def test_of_student_t_it_is_the_divergence_of_gammas():
         60.0,
         f_nodes=400,
     )
-    gap = augmentation_gap(at_marginals(StudentT(df, scale), y))
+    gap = augmentation_gap(at_marginals(pgm.StudentT(df, scale), y))
     # 400 Gauss-Hermite nodes of the log1p, whose poles are within 1 deviation of the axis: 1e-6.
     np.testing.assert_allclose(gap.value, expected, rtol=2e-6)
     assert (gap.error < 1e-9).all()
@@ -532,7 +525,7 @@ def test_of_laplace_it_is_the_divergence_of_inverse_gaussians():
         m, s = MEAN[i, 0], np.sqrt(VARIANCE[i, 0])
         breaks = np.unique(np.clip([m - 9 * s, y[i], m + 9 * s], m - 9 * s, m + 9 * s))
         expected.append(sum(quad(divergence, a, b)[0] for a, b in pairwise(breaks)))
-    gap = augmentation_gap(at_marginals(Laplace(scale), y))
+    gap = augmentation_gap(at_marginals(pgm.Laplace(scale), y))
     np.testing.assert_allclose(gap.value, expected, rtol=1e-6)
     assert (gap.error < 1e-9).all()
 
@@ -540,7 +533,7 @@ def test_of_laplace_it_is_the_divergence_of_inverse_gaussians():
 @pytest.mark.parametrize("scale", [1e-3, 30.0])
 def test_a_kink_far_narrower_than_q_is_resolved(scale):
     y = np.array([0.3, -1.0, 2.0, 4.0])
-    gap = augmentation_gap(at_marginals(Laplace(scale), y))
+    gap = augmentation_gap(at_marginals(pgm.Laplace(scale), y))
     m, s = MEAN[:, 0] - y, np.sqrt(VARIANCE[:, 0])
     # E|f - y| of a Gaussian in closed form.
     folded = s * np.sqrt(2 / np.pi) * np.exp(-0.5 * (m / s) ** 2) + m * (1 - 2 * stats.norm.cdf(-m / s))
@@ -550,15 +543,8 @@ def test_a_kink_far_narrower_than_q_is_resolved(scale):
 
 
 def test_of_a_gaussian_likelihood_it_is_zero():
-    gap = augmentation_gap(at_marginals(Gaussian(0.2), np.array([0.3, -1.0, 2.0, 4.0])))
+    gap = augmentation_gap(at_marginals(pgm.Gaussian(0.2), np.array([0.3, -1.0, 2.0, 4.0])))
     np.testing.assert_allclose(gap.value, 0.0, atol=1e-11)
-
-
-def tensor_rule(num_latents):
-    z, weights = roots_hermitenorm({1: 200, 2: 80, 3: 36}[num_latents])
-    nodes = np.array(list(product(z, repeat=num_latents)))
-    weights = np.array([np.prod(w) for w in product(weights / weights.sum(), repeat=num_latents)])
-    return nodes, weights
 
 
 ABOVE = {"bernoulli", "binomial", "student_t", "laplace", "gaussian"}
@@ -569,7 +555,7 @@ ABOVE = {"bernoulli", "binomial", "student_t", "laplace", "gaussian"}
 def test_other_likelihoods_against_densities_and_bounds_written_by_hand(name):
     case = CASES[name]
     X, y = case.data(6, seed=2)
-    result = cavi(case.model(), X, y)
+    result = pgm.cavi(case.model(), X, y)
     rng = np.random.default_rng(8)
     result = replace(
         result,
@@ -577,7 +563,7 @@ def test_other_likelihoods_against_densities_and_bounds_written_by_hand(name):
         variance=rng.uniform(0.1, 1.2, result.mean.shape),
     )
     gap = augmentation_gap(result)
-    nodes, weights = tensor_rule(case.num_latents)
+    nodes, weights = hermite_grid({1: 200, 2: 80, 3: 36}[case.num_latents], case.num_latents)
     with jax.enable_x64(True):
         expected = -np.asarray(case.bound(result.mean, result.variance, y))
         for i in range(len(y)):
@@ -593,10 +579,6 @@ def test_other_likelihoods_against_densities_and_bounds_written_by_hand(name):
 # Importance sampling against posteriors in closed form and by quadrature.
 
 
-def covariance(X, variance, lengthscale):
-    return variance * np.exp(-0.5 * ((X[:, None] - X) ** 2).sum(-1) / lengthscale**2)
-
-
 def with_sites(result, potential=None, precision=None):
     """A result with other sites, and what follows from them."""
     h, w = result.sites
@@ -607,19 +589,26 @@ def with_sites(result, potential=None, precision=None):
     return replace(result, posterior=posterior, mean=mean, variance=variance)
 
 
+SIX = np.array([-2.0, -1.1, 0.2, 0.9, 1.4, 2.6])[:, None]
+
+
+def conditioned_by(factor):
+    """The posterior covariance at SIX with so many times the noise's variance."""
+    K = rbf(SIX, 1.5, 0.9)
+    return K - K @ np.linalg.solve(K + 0.25 * factor * np.eye(6), K)
+
+
 @cache
 def gaussian():
     """The exact posterior of six data, its covariance, log p(y), and q: the posterior moved by a known shift."""
-    X = np.array([-2.0, -1.1, 0.2, 0.9, 1.4, 2.6])[:, None]
     y = np.array([0.3, 1.2, -0.4, 0.1, 0.9, 2.0])
-    exact = cavi(Model(Gaussian(0.5), GP(RBF(1.5, 0.9), mean=0.4)), X, y)
-    K, noise = covariance(X, 1.5, 0.9), 0.25 * np.eye(6)
-    S = K - K @ np.linalg.solve(K + noise, K)
+    exact = pgm.cavi(pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.RBF(1.5, 0.9), mean=0.4)), SIX, y)
+    S = conditioned_by(1.0)
     shift = np.array([0.2, -0.1, 0.15, 0.0, -0.25, 0.3])
     # The mean moves by S times the change of the potential.
     h = np.asarray(exact.sites.potential)
     moved = with_sites(exact, h + np.linalg.solve(S, shift)[:, None])
-    log_evidence = stats.multivariate_normal(np.full(6, 0.4), K + noise).logpdf(y)
+    log_evidence = stats.multivariate_normal(np.full(6, 0.4), rbf(SIX, 1.5, 0.9) + 0.25 * np.eye(6)).logpdf(y)
     return exact, moved, S, shift, log_evidence
 
 
@@ -643,10 +632,9 @@ def test_a_shifted_gaussian_is_moved_back():
 
 def test_widening_keeps_the_mean_and_scales_the_sites():
     exact, _, _, _, _ = gaussian()
-    K, noise = covariance(exact.X, 1.5, 0.9), 0.25 * np.eye(6)
     f, _, _ = exact.draw_with_density(20_000, seed=4, share=0.25)
     # A quarter of the sites' precision: four times the noise about the same mean.
-    S = K - K @ np.linalg.solve(K + 4 * noise, K)
+    S = conditioned_by(4.0)
     error = np.sqrt(np.diag(S) / 20_000)
     np.testing.assert_array_less(np.abs(f[..., 0].mean(axis=0) - exact.mean[:, 0]), 4.5 * error)
     np.testing.assert_allclose(np.cov(f[..., 0].T), S, atol=4.5 * np.sqrt(2 / 20_000) * S.max())
@@ -664,9 +652,7 @@ def test_a_q_far_too_narrow_is_mended_by_widening():
     np.testing.assert_allclose(estimate.effective_size, 1000)
     np.testing.assert_allclose(estimate.log_evidence, log_evidence, rtol=1e-9)
     np.testing.assert_array_less(np.abs(estimate.variance - exact.variance), 4.5 * estimate.variance_error)
-    K, noise = covariance(exact.X, 1.5, 0.9), 0.25 * np.eye(6)
-    S, T = K - K @ np.linalg.solve(K + noise, K), K - K @ np.linalg.solve(K + noise / 2, K)
-    product = np.linalg.solve(S, T)
+    product = np.linalg.solve(conditioned_by(1.0), conditioned_by(0.5))
     divergence = 0.5 * (np.trace(product) - 6 - np.linalg.slogdet(product)[1])
     assert abs(estimate.divergence - divergence) < 4 * estimate.divergence_error
 
@@ -703,13 +689,11 @@ def test_of_the_exact_posterior_nothing_is_left_to_mend():
 @pytest.mark.parametrize("y", [np.array([1.0]), np.array([1.0, 0.0])], ids=["one", "two"])
 def test_labels_against_quadrature(y):
     X = np.array([[0.0], [0.8]])[: len(y)]
-    result = cavi(Model(Bernoulli(), GP(RBF(9.0, 1.2), mean=0.7)), X, y)
+    result = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(9.0, 1.2), mean=0.7)), X, y)
     estimate = importance_estimate(result, 20_000, seed=2)
-    z, weights = np.polynomial.hermite_e.hermegauss(100)
-    grid = np.stack(np.meshgrid(*[z] * len(y), indexing="ij"), axis=-1).reshape(-1, len(y))
-    weight = np.prod(np.stack(np.meshgrid(*[weights] * len(y), indexing="ij"), axis=-1).reshape(-1, len(y)), axis=-1)
-    f = 0.7 + grid @ np.linalg.cholesky(covariance(X, 9.0, 1.2)).T
-    p = weight / weight.sum() * np.prod(np.where(y == 1, expit(f), expit(-f)), axis=-1)
+    grid, weight = hermite_grid(100, len(y))
+    f = 0.7 + grid @ np.linalg.cholesky(rbf(X, 9.0, 1.2)).T
+    p = weight * np.prod(np.where(y == 1, expit(f), expit(-f)), axis=-1)
     mean = p @ f / p.sum()
     variance = p @ (f - mean) ** 2 / p.sum()
     np.testing.assert_array_less(np.abs(estimate.mean[:, 0] - mean), 4 * estimate.mean_error[:, 0])
@@ -725,7 +709,7 @@ def test_the_elbo_lacks_the_gap_and_the_divergence():
     rng = np.random.default_rng(5)
     X = rng.normal(size=(12, 1))
     y = np.digitize(X[:, 0], [-0.5, 0.5])
-    result = cavi(Model(LogisticSoftmax(3), GP(RBF(1.5, 1.0), mean=0.3, size=3)), X, y)
+    result = pgm.cavi(pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.RBF(1.5, 1.0), mean=0.3, size=3)), X, y)
     estimate, gap = importance_estimate(result, 4000, seed=3), augmentation_gap(result)
     missing = estimate.log_evidence - result.elbo - gap.value.sum() - estimate.divergence
     # log_evidence - divergence is the plain average of log p(y, f) / q(f) over draws of q.
@@ -772,10 +756,6 @@ def known_noise(y, f):
 
 def model(likelihood, form, size=1):
     return pgm.Model(likelihood, pgm.GP(pgm.RBF(**KERNEL), mean=PRIOR_MEAN, size=size, form=form))
-
-
-def log_normal(r, C):
-    return -0.5 * (r @ np.linalg.solve(C, r) + np.linalg.slogdet(2.0 * np.pi * C)[1])
 
 
 def low_rank(Z):

@@ -14,6 +14,7 @@ from pgmodels.diagnostics.vsbc import LEVELS, Calibration, refit, simulate_calib
 from pgmodels.inference import loop
 from pgmodels.inference.vi import cavi
 from pgmodels.likelihoods.sampling import draw_observations
+from tests.own_likelihoods import undeclared
 
 pytestmark = pytest.mark.slow
 
@@ -211,10 +212,6 @@ def test_failed_and_unconverged_replicates_are_counted():
 
 
 def test_a_formula_that_says_not_what_y_can_be_is_refused():
-    @pgm.likelihood
-    def unknown(y, f):
-        return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
-
-    vi = cavi(model_of(unknown()), np.array([[0.0], [1.0]]), np.array([0.0, 1.0]))
+    vi = cavi(model_of(undeclared()), np.array([[0.0], [1.0]]), np.array([0.0, 1.0]))
     with pytest.raises(ValueError, match="has no declared support of y"):
         simulate_calibration(vi, 4)

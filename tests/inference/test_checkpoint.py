@@ -1,10 +1,6 @@
 """Runs saved as they go: killed at any moment, they end as if nothing had happened."""
 
 import os
-import signal
-import subprocess
-import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,9 +15,9 @@ from pgmodels.inference.gibbs import Checkpoint
 from pgmodels.inference.svi import SviCheckpoint
 from pgmodels.runtime.io import locked_folder, read_arrays
 from tests.covering import some
+from tests.processes import kill_when, python
 from tests.registry import CASES
 
-ROOT = Path(__file__).parents[2]
 OPTIONS = {"num_warmup": 30, "num_chains": 2, "seed": 4}
 
 SCRIPT = """
@@ -54,15 +50,7 @@ def drawn(folder):
 @pytest.mark.slow
 def test_a_killed_process_is_taken_up_bit_for_bit(problem, tmp_path):
     samples = 200_000
-    environment = dict(os.environ, PYTHONPATH=str(ROOT))
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT.format(samples=samples), tmp_path], env=environment)
-    deadline = time.monotonic() + 120
-    while drawn(tmp_path) <= 0:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    kill_when(lambda: drawn(tmp_path) > 0, "-c", SCRIPT.format(samples=samples), tmp_path)
     done = drawn(tmp_path)
     assert 0 < done < samples
     # To a number of draws that the test can make again from the start.
@@ -124,22 +112,23 @@ def test_what_is_kept_survives_too(problem, tmp_path, eager, keep):
         assert np.array_equal(resumed.latents, uninterrupted.latents)
 
 
+def unknown():
+    """The data, and a model with priors."""
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(), dist.LogNormal())))
+    return model, *CASES["bernoulli"].data(6, seed=3)
+
+
 @pytest.mark.slow
 def test_sampled_hyperparameters_survive_too(tmp_path, eager):
-    X, y = CASES["bernoulli"].data(6, seed=3)
-    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(), dist.LogNormal())))
     options = {"num_warmup": 120, "num_chains": 2, "seed": 4}
-    pgm.gibbs(model, X, y, num_samples=20, checkpoint=tmp_path, **options)
-    resumed = pgm.gibbs(model, X, y, num_samples=45, checkpoint=tmp_path, **options)
-    uninterrupted = pgm.gibbs(model, X, y, num_samples=45, **options)
-    assert_same_draws(resumed, uninterrupted)
+    pgm.gibbs(*unknown(), num_samples=20, checkpoint=tmp_path, **options)
+    resumed = pgm.gibbs(*unknown(), num_samples=45, checkpoint=tmp_path, **options)
+    assert_same_draws(resumed, pgm.gibbs(*unknown(), num_samples=45, **options))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("saves", [1, 2, 3])
 def test_an_interrupted_warm_up_goes_on_with_what_it_has_seen(tmp_path, eager, monkeypatch, saves):
-    X, y = CASES["bernoulli"].data(6, seed=3)
-    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(dist.LogNormal(), dist.LogNormal())))
     options = {"num_samples": 20, "num_warmup": 160, "num_chains": 2, "seed": 4}
     original, numbers = Checkpoint.save, []
 
@@ -151,11 +140,11 @@ def test_an_interrupted_warm_up_goes_on_with_what_it_has_seen(tmp_path, eager, m
 
     monkeypatch.setattr(Checkpoint, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        pgm.gibbs(model, X, y, checkpoint=tmp_path, **options)
+        pgm.gibbs(*unknown(), checkpoint=tmp_path, **options)
     assert numbers[-1] < 160
-    resumed = pgm.gibbs(model, X, y, checkpoint=tmp_path, **options)
+    resumed = pgm.gibbs(*unknown(), checkpoint=tmp_path, **options)
     assert numbers[saves] > numbers[saves - 1]
-    assert_same_draws(resumed, pgm.gibbs(model, X, y, **options))
+    assert_same_draws(resumed, pgm.gibbs(*unknown(), **options))
 
 
 def assert_same_draws(resumed, uninterrupted):
@@ -277,10 +266,7 @@ def test_another_process_ends_an_interrupted_run_as_if_nothing_had_happened(tmp_
     uninterrupted = run(engine, tmp_path / "whole", 4)
     with pytest.raises(KeyboardInterrupt):
         run(engine, tmp_path / "run", jax.random.key(4), killed=True)
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONHASHSEED="12")
-    command = [sys.executable, "-c", RESUME_SCRIPT, engine, tmp_path / "run", tmp_path / "found.npz"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    python("-c", RESUME_SCRIPT, engine, tmp_path / "run", tmp_path / "found.npz", PYTHONHASHSEED="12")
     with np.load(tmp_path / "found.npz") as resumed:
         assert resumed["saves"] == uninterrupted.pop("saves") - 1 > 0
         for name, values in uninterrupted.items():

@@ -1,6 +1,5 @@
 """Small, degenerate, large and far-out data; and that nothing compiles twice."""
 
-import logging
 from contextlib import nullcontext
 
 import jax
@@ -8,13 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pgmodels.inference.correct import correct
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.inference.loop import ConvergenceWarning
-from pgmodels.inference.vi import cavi
-from pgmodels.kernels.stationary import RBF, Matern12
-from pgmodels.likelihoods.named import Bernoulli, LogisticSoftmax
-from pgmodels.model import GP, DataWarning, Model
+import pgmodels as pgm
 from tests.covering import some
 from tests.referees import sigma
 from tests.registry import CASES, NAMES
@@ -39,7 +32,7 @@ def classes(case):
 def test_one_datum(name):
     case = CASES[name]
     X, y = case.data(1, seed=1)
-    result, draws = cavi(case.model(), X, y), gibbs(case.model(), X, y, **FEW)
+    result, draws = pgm.cavi(case.model(), X, y), pgm.gibbs(case.model(), X, y, **FEW)
     assert result.mean.shape == (1, case.num_latents)
     assert_finite(result, draws)
     mean, variance = result.predict_latent(np.array([[0.0, 0.0], [50.0, 50.0]]))
@@ -49,8 +42,8 @@ def test_one_datum(name):
 
 
 def test_one_datum_of_several_classes_leaves_the_others_to_the_prior():
-    with pytest.warns(DataWarning, match="y has no observation of class 0, 2 out of 3") as caught:
-        result = cavi(CASES["logistic_softmax"].model(), np.zeros((1, 2)), np.ones(1))
+    with pytest.warns(pgm.DataWarning, match="y has no observation of class 0, 2 out of 3") as caught:
+        result = pgm.cavi(CASES["logistic_softmax"].model(), np.zeros((1, 2)), np.ones(1))
     assert [str(warning.filename) for warning in caught] == [__file__]
     # The class seen is raised above its prior mean of 0.3, and the two that are not, are alike.
     assert result.mean[0, 1] > 0.3 > result.mean[0, 0]
@@ -67,7 +60,7 @@ def test_degenerate_data(name):
     constant = np.repeat(y[:1], 12, axis=0)
 
     def run(X, y):
-        result, draws = cavi(case.model(), X, y), gibbs(case.model(), X, y, **FEW)
+        result, draws = pgm.cavi(case.model(), X, y), pgm.gibbs(case.model(), X, y, **FEW)
         assert_finite(result, draws)
         return result, draws
 
@@ -77,7 +70,7 @@ def test_degenerate_data(name):
     np.testing.assert_allclose(result.mean, result.mean[:1].repeat(12, axis=0), atol=1e-8)
     np.testing.assert_allclose(draws.latents, draws.latents[:, :, :1].repeat(12, axis=2), atol=1e-3)
     if classes(case):
-        with pytest.warns(DataWarning, match="y has no observation of class"):
+        with pytest.warns(pgm.DataWarning, match="y has no observation of class"):
             run(X, constant)
     else:
         run(X, constant)
@@ -88,9 +81,9 @@ def test_duplicated_rows_are_as_good_as_trials():
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, (10, 2))
     labels = (rng.random((10, 5)) < 0.4).astype(float)
-    single = cavi(CASES["bernoulli"].model(), np.repeat(X, 5, axis=0), labels.ravel(), tolerance=1e-13)
+    single = pgm.cavi(CASES["bernoulli"].model(), np.repeat(X, 5, axis=0), labels.ravel(), tolerance=1e-13)
     trials = np.column_stack([labels.sum(axis=1), np.full(10, 5.0)])
-    grouped = cavi(CASES["binomial"].model(), X, trials, tolerance=1e-13)
+    grouped = pgm.cavi(CASES["binomial"].model(), X, trials, tolerance=1e-13)
     # The singular covariance needs its jitter or truncation of 1e-10.
     np.testing.assert_allclose((single.mean[::5], single.variance[::5]), (grouped.mean, grouped.variance), atol=1e-7)
 
@@ -132,9 +125,9 @@ def test_a_prior_that_reaches_forty(name):
     X, y = case.data(12, seed=1, scale=30.0, shift=5.0)
     model = case.model(variance=400.0)
     # Steps are short out there: whether 200 of them converge is not the question.
-    result = cavi(model, X, y, max_iterations=200, tolerance=1e-4)
+    result = pgm.cavi(model, X, y, max_iterations=200, tolerance=1e-4)
     assert np.all(np.diff(result.elbo_trace) > -1e-9 * (1 + np.abs(result.elbo_trace[1:])))
-    assert_finite(result, gibbs(model, X, y, **FEW))
+    assert_finite(result, pgm.gibbs(model, X, y, **FEW))
 
 
 @pytest.mark.slow
@@ -143,39 +136,12 @@ def test_two_thousand_rows(is_dense):
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, (2000, 2 if is_dense else 1))
     y = (rng.random(2000) < sigma(2 * np.sin(X[:, 0]))).astype(float)
-    model = Model(Bernoulli(), GP(Matern12(2.0, 1.0) if is_dense else RBF(2.0, 1.0)))
-    with pytest.warns(ConvergenceWarning) if is_dense else nullcontext():
-        result = cavi(model, X, y, max_iterations=3 if is_dense else 1000)
-    assert_finite(result, gibbs(model, X, y, num_samples=2, num_warmup=1, num_chains=1 if is_dense else 2))
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.Matern12(2.0, 1.0) if is_dense else pgm.RBF(2.0, 1.0)))
+    with pytest.warns(pgm.ConvergenceWarning) if is_dense else nullcontext():
+        result = pgm.cavi(model, X, y, max_iterations=3 if is_dense else 1000)
+    assert_finite(result, pgm.gibbs(model, X, y, num_samples=2, num_warmup=1, num_chains=1 if is_dense else 2))
     rank = result.prior.groups[0].rank
     assert rank == 2000 if is_dense else rank < 100
-
-
-class Compilations(logging.Handler):
-    """The names of the functions that JAX compiles, by its own log."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def emit(self, record):
-        message = record.getMessage()
-        if message.startswith("Compiling"):
-            self.names.append(message)
-
-
-@pytest.fixture
-def compilations(monkeypatch):
-    # The programs of earlier tests count as well: at the limit all would be cleared in the middle of this one.
-    monkeypatch.setattr("pgmodels.runtime.jit.MAX_PROGRAMS", 10_000)
-    handler = Compilations()
-    # Not to the terminal: a record for each compilation goes to the handler alone.
-    logger = logging.getLogger("jax")
-    propagate, others = logger.propagate, logger.handlers
-    logger.handlers, logger.propagate = [handler], False
-    with jax.log_compiles():
-        yield handler.names
-    logger.handlers, logger.propagate = others, propagate
 
 
 @pytest.mark.parametrize(
@@ -187,14 +153,14 @@ def test_a_second_call_compiles_nothing(name, compilations):
 
     def run(seed, **model):
         X, y = case.data(17, seed=seed)
-        kernel = Matern12(model["variance"], model["lengthscale"])
-        model = Model(case.likelihood(), GP(kernel, mean=model["mean"], size=case.num_latents))
-        result = cavi(model, X, y)
-        draws = gibbs(model, X, y, num_samples=50 + seed, num_warmup=seed, num_chains=3, seed=seed)
+        kernel = pgm.Matern12(model["variance"], model["lengthscale"])
+        model = pgm.Model(case.likelihood(), pgm.GP(kernel, mean=model["mean"], size=case.num_latents))
+        result = pgm.cavi(model, X, y)
+        draws = pgm.gibbs(model, X, y, num_samples=50 + seed, num_warmup=seed, num_chains=3, seed=seed)
         result.predict_latent(X[:5])
         draws.predict_latent(X[:5])
         if name != "heteroscedastic":
-            correct(result).predict_latent(X[:5])
+            pgm.correct(result).predict_latent(X[:5])
 
     run(1, variance=2.0, lengthscale=1.2, mean=0.3)
     assert compilations, "the log of compilations was not heard"
@@ -207,10 +173,10 @@ def test_a_second_call_compiles_nothing(name, compilations):
 
 def test_formulas_written_twice_share_their_programs(compilations):
     X, y = CASES["logistic_softmax"].data(13, seed=1)
-    first = Model(LogisticSoftmax(3), GP(Matern12(1.0, 1.0), size=3))
-    second = Model(CASES["own_softmax"].likelihood(), GP(Matern12(1.0, 1.0), size=3))
-    one = cavi(first, X, y)
+    first = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(pgm.Matern12(1.0, 1.0), size=3))
+    second = pgm.Model(CASES["own_softmax"].likelihood(), pgm.GP(pgm.Matern12(1.0, 1.0), size=3))
+    one = pgm.cavi(first, X, y)
     compilations.clear()
-    other = cavi(second, X, y)
+    other = pgm.cavi(second, X, y)
     assert not compilations
     assert np.array_equal(one.mean, other.mean)

@@ -26,18 +26,20 @@ from pgmodels.parameters.vector import trainable
 from pgmodels.priors.representation import Auto
 from pgmodels.runtime.precision import double_precision
 from tests.covering import some
+from tests.own_likelihoods import summed
 from tests.referees import sigma
 
 
-def small_data(rng, n=30):
+def small_data(seed, n):
+    """A generator, inputs and latents."""
+    rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 2)) * np.array([1.0, 2.0])
-    return X, np.sin(2 * X[:, 0]) + 0.4
+    return rng, X, np.sin(2 * X[:, 0]) + 0.4
 
 
 def test_gaussian_likelihood_learns_what_exact_regression_learns():
     """With Gaussian noise the bound is the log marginal likelihood: scikit-learn must find the same optimum."""
-    rng = np.random.default_rng(1)
-    X, f = small_data(rng, 60)
+    rng, X, f = small_data(1, 60)
     y = f + 0.3 * rng.normal(size=60)
     fitted = pgm.fit(pgm.Model(pgm.Gaussian(0.5), pgm.GP(pgm.RBF(1.0, 1.0))), X, y)
     kernel = sk.ConstantKernel(1.0) * sk.RBF(1.0) + sk.WhiteKernel(0.25)
@@ -51,8 +53,7 @@ def test_gaussian_likelihood_learns_what_exact_regression_learns():
 
 def test_prior_mean_and_prior_density_are_part_of_the_objective():
     """A constant mean and a prior on it, against a dense maximisation written out."""
-    rng = np.random.default_rng(2)
-    X, f = small_data(rng, 25)
+    rng, X, f = small_data(2, 25)
     y = f + 3.0 + 0.3 * rng.normal(size=25)
     mean = dist.Normal(1.0, 0.5)
     gp = pgm.GP(pgm.RBF(pgm.Fixed(1.3), pgm.Fixed(0.8)), mean=mean)
@@ -98,8 +99,7 @@ def test_a_prior_with_a_pole_at_zero_gives_the_mode_of_the_deviation():
 
 
 def test_fixed_values_stay_and_the_rest_moves():
-    rng = np.random.default_rng(3)
-    X, f = small_data(rng, 40)
+    rng, X, f = small_data(3, 40)
     y = (rng.random(40) < norm.cdf(f)).astype(float)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.Fixed(2.0), np.array([1.0, 1.5]))))
     # The second column says nothing of y.
@@ -113,8 +113,7 @@ def test_fixed_values_stay_and_the_rest_moves():
 
 @pytest.mark.slow
 def test_nothing_to_learn_is_cavi():
-    rng = np.random.default_rng(3)
-    X, f = small_data(rng, 40)
+    _, X, f = small_data(3, 40)
     y = (f > 0).astype(float)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.Fixed(2.0), pgm.Fixed(1.0))))
     # cavi stops at a relative change of 1e-9, fit has gone on to 1e-11.
@@ -129,8 +128,7 @@ def test_parameters_of_an_unnormalised_formula_are_held():
     def counts(y, f, dispersion=pgm.Parameter(2.0, positive=True)):
         return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** dispersion
 
-    rng = np.random.default_rng(5)
-    X, f = small_data(rng, 30)
+    rng, X, f = small_data(5, 30)
     y = rng.poisson(np.exp(f))
     with pytest.warns(FitWarning, match="dispersion"):
         fitted = pgm.fit(pgm.Model(counts(), pgm.GP(pgm.RBF(1.0, 1.0))), X, y)
@@ -140,8 +138,7 @@ def test_parameters_of_an_unnormalised_formula_are_held():
 @pytest.mark.slow
 def test_normalised_parameter_maximises_the_bound():
     """The learned dispersion against a grid of fits that hold it."""
-    rng = np.random.default_rng(6)
-    X, f = small_data(rng, 50)
+    rng, X, f = small_data(6, 50)
     y = rng.negative_binomial(3.0, 1 / (1 + np.exp(f)))
     gp = pgm.GP(pgm.RBF(pgm.Fixed(1.0), pgm.Fixed(1.0)))
     fitted = pgm.fit(pgm.Model(pgm.NegativeBinomial(1.0), gp), X, y, objective="augmented")
@@ -250,13 +247,6 @@ def test_few_rows_converge(n):
 # Learning with a low-rank form whose pivots are chosen anew at each step: the bound and gradient of the dense form.
 
 
-@pgm.likelihood(support=pgm.Binary())
-def additive(y, f):
-    """A label whose log odds are a sum of two functions."""
-    z = f[0] + f[1]
-    return pgm.sigmoid(z) ** y * pgm.sigmoid(-z) ** (1 - y)
-
-
 def gaussian_processes(count):
     """Of so smooth a kernel that sixty rows have a low-rank form, unequal lengthscales and a nonzero mean."""
     kernels = [pgm.RBF(1.7, np.array([2.8, 4.5])), pgm.RBF(0.8, np.array([5.1, 3.2]))]
@@ -268,7 +258,7 @@ def gaussian_processes(count):
     [
         pytest.param(pgm.Bernoulli(), 1, "augmented", 60, id="one"),
         # Rows of latents that a predictor, or the sites of quadrature, couple count for each of them.
-        pytest.param(additive(), 2, "augmented", 120, id="coupled by a predictor", marks=pytest.mark.slow),
+        pytest.param(summed(), 2, "augmented", 120, id="coupled by a predictor", marks=pytest.mark.slow),
         pytest.param(
             pgm.HeteroscedasticGaussian(2.5), 2, "expected", 120, id="coupled by sites", marks=pytest.mark.slow
         ),

@@ -261,18 +261,13 @@ LABELS = np.minimum((RNG.random((N, 1)) > CUMULATED).sum(axis=1), C - 1).astype(
 PRIOR = pgm.GP(pgm.RBF(4.0, 1.2), mean=-0.3, size=C, form=pgm.Inducing(10, "kmeans"))
 MODEL, SOFTMAX = pgm.Model(pgm.LogisticSoftmax(C), PRIOR), pgm.Model(pgm.Softmax(C), PRIOR)
 SAVED = {"batch_size": 40, "class_batch_size": 2}
+EVERY = (pgm.ArrayRows(X, LABELS),)
 
 
-def taken(model=MODEL, **options):
-    """What some passes of steps lead to."""
+def taken(model=MODEL, rows=(X, LABELS), **options):
+    """What some passes of steps lead to: ordinary ones from EVERY row."""
     with pytest.warns(pgm.ConvergenceWarning):
-        return pgm.svi(model, X, LABELS, tolerance=1e-9, **options)
-
-
-def taken_by_all(model, **options):
-    """What ordinary steps lead to."""
-    with pytest.warns(pgm.ConvergenceWarning):
-        return pgm.svi(model, pgm.ArrayRows(X, LABELS), tolerance=1e-9, **options)
+        return pgm.svi(model, *rows, tolerance=1e-9, **options)
 
 
 def assert_same(ours, theirs, tolerance=0.0):
@@ -285,13 +280,13 @@ def assert_same(ours, theirs, tolerance=0.0):
 def test_all_latents_at_a_time_are_the_steps_of_all_latents(model, objective):
     assert 0 < np.sum(LABELS == 3.0) < 20
     options = {"objective": objective, "batch_size": 40, "max_epochs": 3}
-    assert_same(taken(model, class_batch_size=C, **options), taken_by_all(model, **options), 1e-10)
+    assert_same(taken(model, class_batch_size=C, **options), taken(model, EVERY, **options), 1e-10)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pgmodels.InducingWarning")
 def test_half_of_the_latents_of_a_softmax_lead_to_its_optimum(tmp_path):
-    theirs = taken_by_all(SOFTMAX, objective="gumbel", batch_size=40, max_epochs=300)
+    theirs = taken(SOFTMAX, EVERY, objective="gumbel", batch_size=40, max_epochs=300)
     result = taken(SOFTMAX, objective="gumbel", max_epochs=600, **SAVED)
     assert_kept(result, X[:5], tmp_path / "result.npz")
     assert pgm.load(tmp_path / "result.npz").objective == result.objective == "gumbel"

@@ -20,7 +20,7 @@ from pgmodels.inference.prepare import FEW, with_chain
 from pgmodels.parameters.vector import trainable
 from pgmodels.priors.chain_posterior import Layout
 from tests.covering import some
-from tests.statistical.reference import z_scores
+from tests.statistical.reference import errors_of_draws, z_scores
 
 KERNELS = {
     "Matern12": pgm.Matern12(1.7, 0.8),
@@ -262,11 +262,8 @@ def test_joint_draws_at_new_inputs_have_the_covariance_of_the_dense_form(data):
     mean, _ = dense.predict_latent(new)
     with jax.enable_x64(True):
         covariance = np.asarray(dense.posterior.covariance_at(jnp.asarray(new)))[0]
-    deviation = np.sqrt(np.diagonal(covariance))
-    # Some 44 comparisons at five standard errors.
-    assert np.all(np.abs(f.mean(axis=0) - mean[:, 0]) < 5.0 * deviation / np.sqrt(count))
-    error = np.sqrt((np.outer(deviation, deviation) ** 2 + covariance**2) / count)
-    assert np.all(np.abs(np.cov(f.T) - covariance) < 5.0 * error)
+    # Some 44 comparisons.
+    assert errors_of_draws(f, mean[:, 0], covariance) < 5.0
 
 
 @pytest.mark.slow
@@ -334,6 +331,15 @@ def test_the_evidence_of_a_gaussian_likelihood_is_exact(data):
     assert evidence.k_hat is None
 
 
+def evidences(model_of, engine, X, y):
+    """Those of the two forms, which agree. CAVI's q of one latent is so far off that particles are resampled."""
+    ours = pgm.log_evidence(engine(model_of(pgm.Markov()), X, y), num_draws=8000)
+    theirs = pgm.log_evidence(pgm.gaussian_vi(model_of(pgm.Dense()), X, y), num_draws=8000)
+    assert ours.value - ours.elbo > 5.0 * ours.standard_error
+    assert ours.value == pytest.approx(theirs.value, abs=4.0 * np.hypot(ours.standard_error, theirs.standard_error))
+    return ours, theirs
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:gaussian_vi treats the latents of a datum as independent")
 @pytest.mark.parametrize("likelihood", ["Bernoulli", "StudentT", "heteroscedastic"])
@@ -350,12 +356,7 @@ def test_the_evidence_by_particles_is_that_of_the_dense_form(data, likelihood):
         return pgm.Model(pgm.HeteroscedasticGaussian(3.0), [gp, pgm.GP(pgm.Matern12(0.5, 2.0), form=form)])
 
     y = y if likelihood == "Bernoulli" else np.sin(X[:, 0]) + 0.5 * noise
-    # Of one latent far from the posterior, so that particles are resampled.
-    engine = pgm.gaussian_vi if likelihood == "heteroscedastic" else pgm.cavi
-    ours = pgm.log_evidence(engine(model_of(pgm.Markov()), X, y), num_draws=8000)
-    theirs = pgm.log_evidence(pgm.gaussian_vi(model_of(pgm.Dense()), X, y), num_draws=8000)
-    assert ours.value - ours.elbo > 5.0 * ours.standard_error
-    assert ours.value == pytest.approx(theirs.value, abs=4.0 * np.hypot(ours.standard_error, theirs.standard_error))
+    ours, _ = evidences(model_of, pgm.gaussian_vi if likelihood == "heteroscedastic" else pgm.cavi, X, y)
     assert f"{ours.num_draws} draws of q's transitions" in str(ours)
 
 
@@ -372,6 +373,13 @@ def test_padding_is_in_no_block_of_a_series_with_ties():
     )
     np.testing.assert_allclose(ours.k_hats, theirs.k_hats, atol=1e-4)
     np.testing.assert_array_equal(x[ours.rows], x[last_first][theirs.rows])
+
+
+def assert_same_moments(ours, theirs):
+    """The first two of as many draws, within four joint standard errors."""
+    for power in (1, 2):
+        one, other = (((part - theirs.mean()) if power == 2 else part) ** power for part in (ours, theirs))
+        assert abs(one.mean() - other.mean()) < 4.0 * np.hypot(one.std(), other.std()) / np.sqrt(len(ours))
 
 
 @pytest.mark.slow
@@ -399,11 +407,7 @@ def test_a_long_series_is_diagnosed_by_blocks():
         f = rng.multivariate_normal(q.mean[rows, 0], V[np.ix_(rows, rows)], count, check_valid="ignore")
         sign = 2.0 * y[rows] - 1.0
         theirs = np.sum(-np.logaddexp(0.0, -sign * f) - h[rows] * f + 0.5 * w[rows] * f**2, axis=1)
-        for power in (1, 2):
-            one, other = (((z - theirs.mean()) if power == 2 else z) ** power for z in (ratios, theirs))
-            # Six comparisons at four joint standard errors.
-            error = np.hypot(one.std(), other.std()) / np.sqrt(count)
-            assert abs(one.mean() - other.mean()) < 4.0 * error
+        assert_same_moments(ratios, theirs)
 
 
 @pytest.mark.slow
@@ -593,16 +597,30 @@ def groups():
     return np.column_stack([t, group, z]), y
 
 
+@pytest.fixture(scope="module")
+def coupled(games, groups):
+    """Data of each model whose formula combines latents."""
+    X, y = groups
+    few = np.column_stack([X[:, 0], X[:, 1] % 4, X[:, 2]]), y
+    return {regression: groups, ratings: games, a_series_beside_few_groups: few}
+
+
 NEW = np.column_stack([[-1.0, 4.0, 7.3, 19.0, 40.0], [0, 3, 5, 11, 14], np.ones((5, 2))])
 
 
-def regression(form):
+def regression(form, columns=(2, 3)):
+    slopes = pgm.Linear(pgm.Fixed(np.full(len(columns), 0.5)))
     gps = [
         pgm.GP(pgm.On(pgm.Matern32(1.7, 0.8), [0]), 0.3, form=form),
         pgm.GP(pgm.On(pgm.White(0.5), [1]), pgm.Fixed(0.0)),
-        pgm.GP(pgm.On(pgm.Linear(pgm.Fixed([0.5, 0.5])), [2, 3]), pgm.Fixed(0.0)),
+        pgm.GP(pgm.On(slopes, columns), pgm.Fixed(0.0)),
     ]
     return pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 3), gps)
+
+
+def a_series_beside_few_groups(form):
+    """Fewer coefficients than in ``regression``: the states of linear response have their products, too."""
+    return regression(form, columns=(2,))
 
 
 def ratings(form):
@@ -633,9 +651,7 @@ def test_log_rates_that_are_sums_are_one_predictor(groups, likelihood):
         return pgm.Model(pgm.with_predictor(likelihood, 2), gps)
 
     assert expected_objective(model_of(pgm.Markov())).size == 1
-    chain, dense = (
-        pgm.gaussian_vi(model_of(form), X[:100], y, tolerance=1e-13) for form in (pgm.Markov(), pgm.Dense())
-    )
+    chain, dense = twins(model_of, pgm.gaussian_vi, X[:100], y, tolerance=1e-13)
     assert chain.elbo == pytest.approx(dense.elbo, abs=1e-8)
     np.testing.assert_allclose(chain.variance, dense.variance, rtol=0, atol=1e-6)
 
@@ -649,7 +665,7 @@ def test_outliers_of_a_sum_are_those_of_the_dense_form(groups):
         gps = [pgm.GP(pgm.On(pgm.Matern32(1.0, 2.0), [0]), 0.2, form=form), pgm.GP(pgm.On(pgm.White(0.5), [1]))]
         return pgm.Model(pgm.with_predictor(pgm.StudentT(3.0, 0.4), 2), gps)
 
-    chain, dense = (pgm.gaussian_vi(model_of(form), X, y, tolerance=1e-14) for form in (pgm.Markov(), pgm.Dense()))
+    chain, dense = twins(model_of, pgm.gaussian_vi, X, y, tolerance=1e-14)
     assert np.min(np.linalg.eigvalsh(np.asarray(chain.posterior.sites.precision))) < -0.1
     assert chain.elbo == pytest.approx(dense.elbo, abs=1e-8)
     for ours, theirs in ((chain, dense), (pgm.correct(chain), pgm.correct(dense))):
@@ -662,23 +678,11 @@ def test_ratings_by_differences_that_read_the_items_of_a_row(games, engine):
     assert_same_coupled(*twins(ratings, engine, *games), [[2.0], [30.0]], covariates=[[0, 1], [3, 2]])
 
 
-def a_series_beside_few_groups(form):
-    """Fewer coefficients than in ``regression``: the states of linear response have their products, too."""
-    gps = [
-        pgm.GP(pgm.On(pgm.Matern32(1.7, 0.8), [0]), 0.3, form=form),
-        pgm.GP(pgm.On(pgm.White(0.5), [1])),
-        pgm.GP(pgm.On(pgm.Linear(0.5), [2])),
-    ]
-    return pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 3), gps)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [pgm.cavi, pgm.gaussian_vi])
 @pytest.mark.parametrize("model_of", [a_series_beside_few_groups, ratings])
-def test_linear_response_of_coupled_chains_is_that_of_the_dense_form(groups, games, model_of, engine):
-    X, y = games if model_of is ratings else groups
-    if model_of is not ratings:
-        X = np.column_stack([X[:, 0], X[:, 1] % 4, X[:, 2]])
+def test_linear_response_of_coupled_chains_is_that_of_the_dense_form(coupled, model_of, engine):
+    X, y = coupled[model_of]
     new, covariates = ([[2.0], [30.0]], [[0, 1], [3, 2]]) if model_of is ratings else (NEW[:, :3] % 4.0, None)
     chain, dense = (pgm.correct(q) for q in twins(model_of, engine, X[:120], y[:120], tolerance=1e-13))
     assert np.max(np.abs(chain.variance - chain.uncorrected.variance)) > 1e-3
@@ -707,9 +711,8 @@ def test_an_item_that_is_none_is_refused(games):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_of", [regression, ratings])
-def test_gibbs_of_coupled_chains_agrees_with_the_dense_form(groups, games, model_of):
-    X, y = groups if model_of is regression else games
-    X, y = X[:40], y[:40]
+def test_gibbs_of_coupled_chains_agrees_with_the_dense_form(coupled, model_of):
+    X, y = (part[:40] for part in coupled[model_of])
     options = {"num_samples": 2000, "num_warmup": 50, "num_chains": 2, "seed": 1}
     chain, dense = (pgm.gibbs(model_of(form).fixed(), X, y, **options) for form in (pgm.Markov(), pgm.Dense()))
     assert list(chain.tuning) == ["sweep"]
@@ -726,11 +729,12 @@ def test_a_constant_may_come_first(place):
     y = (np.random.default_rng(2).random(15) < 0.4).astype(float)
     kernels = [pgm.Matern32(1.5, 2.0)]
     kernels.insert(place, pgm.Constant(0.7))
-    results = []
-    for form in (pgm.Markov(), pgm.Dense()):
+
+    def model_of(form):
         gps = [pgm.GP(kernel, mean=0.1, form=form) for kernel in kernels]
-        results.append(pgm.gaussian_vi(pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 2), gps), t, y))
-    chain, dense = results
+        return pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 2), gps)
+
+    chain, dense = twins(model_of, pgm.gaussian_vi, t, y)
     np.testing.assert_allclose(chain.elbo, dense.elbo, atol=LOOSE)
     X_new = [[0.0], [1.4], [5.0]]
     np.testing.assert_allclose(chain.predict_latent(X_new), dense.predict_latent(X_new), atol=1e-6)
@@ -752,28 +756,19 @@ def test_the_evidence_with_a_constant_first():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_of", [a_series_beside_few_groups, ratings])
-def test_the_evidence_of_coupled_chains_is_that_of_the_dense_form(groups, games, model_of):
-    X, y = games if model_of is ratings else groups
-    if model_of is not ratings:
-        X = np.column_stack([X[:, 0], X[:, 1] % 4, X[:, 2]])
-    # Far from the posterior, so that particles are resampled.
-    ours = pgm.log_evidence(pgm.cavi(model_of(pgm.Markov()), X[:120], y[:120]), num_draws=8000)
-    theirs = pgm.log_evidence(pgm.gaussian_vi(model_of(pgm.Dense()), X[:120], y[:120]), num_draws=8000)
-    assert ours.value - ours.elbo > 5.0 * ours.standard_error
-    error = np.hypot(ours.standard_error, theirs.standard_error)
-    assert error < 0.1
-    assert ours.value == pytest.approx(theirs.value, abs=4.0 * error)
+def test_the_evidence_of_coupled_chains_is_that_of_the_dense_form(coupled, model_of):
+    ours, theirs = evidences(model_of, pgm.cavi, *(part[:120] for part in coupled[model_of]))
+    assert np.hypot(ours.standard_error, theirs.standard_error) < 0.1
 
 
 @pytest.mark.slow
 def test_integrate_of_coupled_chains_agrees_with_the_dense_form(games):
-    t, y = games
-    results = []
-    for form in (pgm.Markov(), pgm.Dense()):
-        kernel = pgm.Matern32(1.0, dist.LogNormal(0.5, 0.3))
-        model = pgm.Model(game(), pgm.GP(kernel, pgm.Fixed(0.0), size=4, form=form))
-        results.append(pgm.integrate(model, t[:80], y[:80], num_draws=4000))
-    chain, dense = results
+    (t, y), kernel = games, pgm.Matern32(1.0, dist.LogNormal(0.5, 0.3))
+
+    def model_of(form):
+        return pgm.Model(game(), pgm.GP(kernel, pgm.Fixed(0.0), size=4, form=form))
+
+    chain, dense = twins(model_of, pgm.integrate, t[:80], y[:80], num_draws=4000)
     # Particles and weights, with some .02 nats at a point.
     assert chain.log_evidence == pytest.approx(dense.log_evidence, abs=0.1)
     np.testing.assert_allclose(chain.mean, dense.mean, atol=0.02)
@@ -797,10 +792,7 @@ def test_blocks_of_a_long_series_beside_groups():
         at = f[:, rows]
         sites = np.sum(h[rows] * at, axis=2) - 0.5 * np.einsum("sil,ilk,sik->si", at, W[rows], at)
         theirs = np.sum(-np.logaddexp(0.0, -(2.0 * y[rows] - 1.0) * at.sum(axis=2)) - sites, axis=1)
-        # Four comparisons at four joint standard errors.
-        for power in (1, 2):
-            one, other = (((part - theirs.mean()) if power == 2 else part) ** power for part in (ratios, theirs))
-            assert abs(one.mean() - other.mean()) < 4.0 * np.hypot(one.std(), other.std()) / np.sqrt(4000)
+        assert_same_moments(ratios, theirs)
     assert 0.0 < pgm.diagnose(q, num_replicates=0).pareto_k < 0.9
 
 

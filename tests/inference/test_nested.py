@@ -10,6 +10,7 @@ from scipy.special import logsumexp
 import pgmodels as pgm
 from pgmodels.inference.nested import Settings, correct_by_nesting
 from pgmodels.results.result import GRID
+from tests.own_likelihoods import summed
 
 X = np.array([[0.0], [0.7], [1.8]])
 
@@ -17,11 +18,6 @@ X = np.array([[0.0], [0.7], [1.8]])
 @pgm.likelihood(support=pgm.Counts())
 def log_counts(y, f):
     return pgm.exp(y * f - pgm.exp(f))
-
-
-@pgm.likelihood(support=pgm.Binary())
-def additive(y, f):
-    return pgm.sigmoid((2 * y - 1) * (f[0] + f[1]))
 
 
 CASES = {
@@ -338,7 +334,7 @@ def test_predictors_of_several_latents_agree_with_gibbs(name):
         model = pgm.Model(pgm.LogisticSoftmax(3), pgm.GP(kernel, mean=0.0, size=3))
     else:
         y = (f + rng.logistic(size=20) > 0.0).astype(float)
-        model = pgm.Model(additive(), [pgm.GP(pgm.On(kernel, [column]), mean=0.0) for column in (0, 1)])
+        model = pgm.Model(summed(), [pgm.GP(pgm.On(kernel, [column]), mean=0.0) for column in (0, 1)])
     result = pgm.correct(pgm.gaussian_vi(model, inputs, y), method="nested")
     draws = pgm.gibbs(model, inputs, y, num_samples=10_000, num_chains=4, seed=0)
     deviation = np.sqrt(draws.variance)
@@ -398,7 +394,7 @@ def test_effects_of_additive_terms_agree_with_gibbs():
     inputs = rng.uniform(-2.0, 2.0, (25, 2))
     y = (np.sin(2.0 * inputs[:, 0]) + inputs[:, 1] + rng.logistic(size=25) > 0.0).astype(float)
     gps = [pgm.GP(pgm.On(pgm.RBF(variance=4.0), [0])), pgm.GP(pgm.On(pgm.RBF(variance=2.0, lengthscale=2.0), [1]))]
-    model = pgm.Model(additive(), gps)
+    model = pgm.Model(summed(), gps)
     new = np.array([[-1.0, 0.5], [1.5, -1.0]])
     functional = np.array([[[1.0, 0.0], [-1.0, 0.0]], [[0.0, 1.0], [0.0, -1.0]], [[1.0, 1.0], [0.0, 0.0]]])
     result = pgm.marginals(pgm.gaussian_vi(model, inputs, y), functional, X_new=new)

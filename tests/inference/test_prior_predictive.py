@@ -8,6 +8,7 @@ from scipy import stats
 from scipy.special import expit
 
 import pgmodels as pgm
+from tests.own_likelihoods import graded, undeclared
 
 X = np.array([[0.0, 1.0], [0.4, -0.5], [0.0, 1.0]])
 DRAWS = 2000
@@ -73,12 +74,6 @@ def test_values_with_priors_are_drawn_with_what_depends_on_them():
     assert repr(drawn).startswith("<PriorPredictive: 2000 draws of latents, observations, ")
 
 
-@pgm.likelihood(support=pgm.Classes(3))
-def graded(y, f, cuts=pgm.Parameter([-1.0, 1.0], constraint=constraints.ordered_vector)):
-    below = [0, *(pgm.sigmoid(cut - f) for cut in cuts), 1]
-    return pgm.sum((below[k + 1] - below[k]) * (y == k) for k in range(3))
-
-
 @pgm.likelihood(support=pgm.Binary())
 def shared(y, f, shares=pgm.Parameter([0.3, 0.7], constraint=constraints.simplex)):
     p = shares[0] * pgm.sigmoid(f) + shares[1] * pgm.sigmoid(f - 1)
@@ -106,11 +101,6 @@ def test_covariates_are_given_and_not_drawn():
     np.testing.assert_array_equal(drawn.to_arviz().constant_data.covariates[:, 0], trials)
     with pytest.raises(ValueError, match=r"draws of y by Binomial depends on y\[1\]"):
         pgm.prior_predictive(model, X)
-
-
-@pgm.likelihood
-def undeclared(y, f):
-    return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
 
 
 def test_what_cannot_be_drawn_says_so():

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from numpyro.distributions.constraints import ordered_vector
 from sklearn.datasets import load_diabetes
 
 import pgmodels as pgm
@@ -23,7 +22,8 @@ from pgmodels.kernels.stationary import Stationary
 from pgmodels.model import Data
 from pgmodels.runtime.messages import progress_bar
 from tests.covering import some
-from tests.own_likelihoods import log_poisson
+from tests.own_likelihoods import graded, log_poisson
+from tests.referees import log_normal
 from tests.registry import CASES
 
 
@@ -162,11 +162,6 @@ def test_a_scaled_kernel_is_the_kernel_times_a_factor():
 RNG = np.random.default_rng(8)
 
 
-def evidence(K, y):
-    """log N(y; 0, K)."""
-    return -0.5 * (y @ np.linalg.solve(K, y) + np.linalg.slogdet(K)[1] + len(y) * np.log(2.0 * np.pi))
-
-
 @pgm.likelihood
 def additive(y, f, scale=pgm.Parameter(0.1, positive=True)):
     return pgm.normal_pdf(y, f[0] + f[1], scale)
@@ -183,7 +178,7 @@ def test_like_kernels_that_add_up_come_to_differ(form):
     squared = (x[:, None] - x) ** 2
     near_the_truth = 4.0 * np.exp(-squared / 18.0) + 0.4 * np.exp(-squared / 0.32) + 0.04 * np.eye(60)
     # With equal lengthscales it ends 15 nats below.
-    assert result.elbo > evidence(near_the_truth, y)
+    assert result.elbo > log_normal(y, near_the_truth)
     lengthscales = sorted(float(v) for name, v in result.fit.values.items() if "lengthscale" in name)
     assert lengthscales[1] > 4.0 * lengthscales[0]
 
@@ -197,7 +192,7 @@ def test_a_fast_part_of_a_long_series_is_found(span, frequency):
     squared, fast = (x[:, None] - x) ** 2, 1.6 / frequency
     near_the_truth = 8.0 * np.exp(-squared / 98.0) + 0.6 * np.exp(-0.5 * squared / fast**2) + 0.04 * np.eye(150)
     # With equal lengthscales it ends 48 and 74 nats below the best.
-    assert result.elbo > evidence(near_the_truth, y)
+    assert result.elbo > log_normal(y, near_the_truth)
 
 
 @pytest.mark.slow
@@ -290,17 +285,11 @@ def test_a_ridge_that_no_value_shows_by_itself_is_named():
         assert abs(loss_at(bound, ridge + np.log([10.0, 0.1]), best)) < FELT
 
 
-@pgm.likelihood(support=pgm.Classes(3))
-def ordered(y, f, cuts=pgm.Parameter([-1.0, 1.0], constraint=ordered_vector)):
-    below = [0, *(pgm.sigmoid(cut - f) for cut in cuts), 1]
-    return pgm.sum((below[k + 1] - below[k]) * (y == k) for k in range(3))
-
-
 @pytest.mark.slow
 def test_a_cut_point_without_a_grade_above_is_named():
     X = np.linspace(-2.0, 2.0, 20)[:, None]
     y = (X[:, 0] + np.tile([0.7, -0.7], 10) > 0).astype(float)
-    model = pgm.Model(ordered(), pgm.GP(pgm.RBF(pgm.Fixed(4.0), pgm.Fixed(1.0))))
+    model = pgm.Model(graded(), pgm.GP(pgm.RBF(pgm.Fixed(4.0), pgm.Fixed(1.0))))
     with (
         pytest.warns(pgm.DataWarning, match="fit may take cuts to extreme values"),
         pytest.warns(pgm.FitWarning, match=r"do not determine cuts = \["),

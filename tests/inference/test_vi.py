@@ -13,20 +13,22 @@ from scipy.special import gammaln
 
 import pgmodels as pgm
 from pgmodels.augmentation.augmentation import Augmentation
-from pgmodels.inference import cavi as mean_ascent
 from pgmodels.inference import cavi as module
+from pgmodels.inference import linear_response, loop
 from pgmodels.inference.cavi import CAVI, at_best_mean, can_ascend
+from pgmodels.inference.linear_response import check_covariance
 from pgmodels.inference.loop import maximise
 from pgmodels.inference.objectives import objective_of
 from pgmodels.inference.problem import problem_of
 from pgmodels.inference.vi import variance_ratio
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.objectives.expected import MeanField, Quadrature
+from pgmodels.priors import collection
 from pgmodels.results.gaussian import CorrectionWarning
 from tests.covering import some
 from tests.own_likelihoods import log_poisson
 from tests.programs import run
-from tests.referees import rbf
+from tests.referees import hermite_grid, rbf
 from tests.registry import CASES, EVERY
 
 
@@ -52,9 +54,7 @@ def test_it_is_the_closest_of_all_gaussians(name):
     result = pgm.gaussian_vi(model, X, y, tolerance=1e-14)
     size, n = model.num_latents, len(X)
     total = size * n
-    line, weight = np.polynomial.hermite_e.hermegauss(24)
-    nodes = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
-    weights = np.prod(np.stack(np.meshgrid(*[weight / weight.sum()] * size, indexing="ij"), axis=-1), axis=-1).ravel()
+    nodes, weights = hermite_grid(24, size)
     kept = weights > 1e-10
     with jax.enable_x64(True):
         nodes, weights = jnp.asarray(nodes[kept]), jnp.asarray(weights[kept] / weights[kept].sum())
@@ -192,9 +192,7 @@ def test_against_draws():
 
 @pytest.mark.slow
 def test_too_many_coordinates_are_taken_by_latent_and_said(monkeypatch):
-    from pgmodels.priors import collection as blocks
-
-    monkeypatch.setattr(blocks, "MAX_BLOCK", 20)
+    monkeypatch.setattr(collection, "MAX_BLOCK", 20)
     model, X, y = problem("softmax")
     with pytest.warns(pgm.MeanFieldWarning, match="treats the latents of a datum as independent"):
         result = pgm.gaussian_vi(model, X, y)
@@ -203,9 +201,7 @@ def test_too_many_coordinates_are_taken_by_latent_and_said(monkeypatch):
 
 @pytest.mark.slow
 def test_an_ascent_that_stalls_short_of_its_optimum_has_not_converged(monkeypatch):
-    from pgmodels.priors import collection as blocks
-
-    monkeypatch.setattr(blocks, "MAX_BLOCK", 50)
+    monkeypatch.setattr(collection, "MAX_BLOCK", 50)
     rng = np.random.default_rng(7)
     X = np.sort(rng.uniform(-3.0, 3.0, (80, 1)), axis=0)
     y = np.sin(2.0 * X[:, 0]) + 0.3 * np.exp(X[:, 0] / 2.0) * rng.standard_t(2, 80)
@@ -240,12 +236,9 @@ def test_diagnostics_and_exports_take_it():
 
 
 def test_a_second_call_compiles_nothing():
-    from pgmodels.inference import linear_response as correction
-    from pgmodels.inference import loop as drive
-
     model, X, y = problem("bernoulli")
     pgm.correct(pgm.gaussian_vi(model, X, y))
-    programs = (drive._run_block, correction._respond)
+    programs = (loop._run_block, linear_response._respond)
     sizes = [program.cache_size() for program in programs]
     rng = np.random.default_rng(1)
     pgm.correct(pgm.gaussian_vi(model, X + 0.1 * rng.normal(size=X.shape), 1.0 - y))
@@ -254,10 +247,9 @@ def test_a_second_call_compiles_nothing():
 
 def test_a_tilt_that_turns_the_optimum_is_reported():
     """Bimodal posteriors: at the ridge between two modes the response has no bound."""
-    from pgmodels.inference.linear_response import Response, check_covariance
 
     def response_with(least):
-        return Response(np.zeros(4), np.zeros((4, 4)), np.diag([1.0, 0.5, least, 2.0]), np.zeros(()))
+        return linear_response.Response(np.zeros(4), np.zeros((4, 4)), np.diag([1.0, 0.5, least, 2.0]), np.zeros(()))
 
     half = np.zeros((4, 3, 2))
     half[2, 1], half[2, 2] = [0.1, -0.8], [0.5, 0.5]
@@ -584,7 +576,7 @@ def test_what_is_held_of_each_row_has_a_limit(monkeypatch):
     model, data = sparse("logistic_softmax")
     problem = problem_of(model, data)
     assert can_ascend(problem)
-    monkeypatch.setattr(mean_ascent, "HELD", problem.prior.num_rows * 9 - 1)
+    monkeypatch.setattr(module, "HELD", problem.prior.num_rows * 9 - 1)
     assert not can_ascend(problem)
     X, y = CASES["bernoulli"].data(9, seed=0)
     model, data = CASES["bernoulli"].model().prepare(X, y, None)

@@ -19,6 +19,7 @@ from pgmodels.parameters.parameter import as_parameter
 from pgmodels.parameters.vector import ParameterVector, parameter_names, trainable, with_priors
 from tests import hyperpriors
 from tests.covering import some
+from tests.own_likelihoods import graded
 
 
 class Undefined(dist.Uniform):
@@ -163,12 +164,6 @@ def test_an_array_of_lengthscales_is_sampled_and_learned_entry_by_entry(engine):
     drawn = engine(model, X, Y, num_samples=3, num_warmup=2, num_chains=1, seed=0).hyperparameters["lengthscale"]
     assert drawn.shape == (1, 3, 2)
     assert np.all(drawn[..., 0] != drawn[..., 1])
-
-
-@pgm.likelihood(support=pgm.Classes(3))
-def graded(y, f, cuts=pgm.Parameter([-1.0, 0.8], constraint=constraints.ordered_vector)):
-    below = [0, *(pgm.sigmoid(cut - f) for cut in cuts), 1]
-    return pgm.sum((below[k + 1] - below[k]) * (y == k) for k in range(3))
 
 
 @pgm.likelihood(support=pgm.Binary())

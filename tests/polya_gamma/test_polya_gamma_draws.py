@@ -3,6 +3,7 @@
 import itertools
 import sys
 from decimal import Decimal, localcontext
+from functools import partial
 from importlib.util import find_spec
 
 import jax
@@ -17,14 +18,10 @@ from pgmodels.polya_gamma import laws, samplers
 from tests.covering import some
 from tests.polya_gamma_laws import SHAPES, TILTS, check_law, draw_all, transform_cdf
 
+pytestmark = pytest.mark.usefixtures("double_precision")
+
 OURS = ("c", "jax")
 SIZE = 10_000
-
-
-@pytest.fixture(autouse=True, scope="module")
-def double_precision():
-    with jax.enable_x64(True):
-        yield
 
 
 # Two backends and 48 laws: one seed in some 400 raises a false alarm (``check_law``).
@@ -98,17 +95,14 @@ def test_planted_errors_are_caught(monkeypatch, module, name, error, sampler, b,
         check_law(draws, b, c)
 
 
-@jax.jit
-def series_law(h, z, y):
-    bounds = laws.window(h, z)
-    law = laws.SeriesLaw(h, z, bounds.mean)
-    return law.evaluate(y), *laws.hat_of(law, bounds)
+def series_law(h, z, bounds):
+    return laws.SeriesLaw(h, z, bounds.mean)
 
 
-@jax.jit
-def transform_law(h, z, y):
+@partial(jax.jit, static_argnums=0)
+def law_and_hat(law_of, h, z, y):
     bounds = laws.window(h, z)
-    law = laws.transform_law(h, z, bounds)
+    law = law_of(h, z, bounds)
     return law.evaluate(y), *laws.hat_of(law, bounds)
 
 
@@ -117,7 +111,7 @@ def test_the_series_law_is_the_density_and_its_hat_dominates(h, z):
     h, z = np.full(500, h), np.full(500, z)
     bounds = laws.window(h, z)
     y = np.linspace(np.maximum(-4 * bounds.deviation[0], -0.9 * bounds.mean[0]), 4 * bounds.deviation[0], 500)
-    values, hat, reference = series_law(h, z, y)
+    values, hat, reference = law_and_hat(series_law, h, z, y)
     # J*(h, z) = 4 PG(h, 2z). The terms h² / 2x and z² x / 2 of ``log_density`` are about h z and cancel.
     expected = polya_gamma.log_density((bounds.mean + y) / 4, h, 2 * z) - np.log(4)
     rounding = 1e-12 + 1e-14 * h[0] * z[0]
@@ -131,7 +125,7 @@ def test_the_transform_law_is_the_density_and_its_hat_dominates(h, z):
     h, z = np.full(500, h), np.full(500, z)
     bounds = laws.window(h, z)
     y = np.linspace(-7 * bounds.deviation[0], 9 * bounds.deviation[0], 500)
-    values, hat, reference = transform_law(h, z, y)
+    values, hat, reference = law_and_hat(laws.transform_law, h, z, y)
     density = np.exp(values.scale) * values.factor
     # The trapezoidal rule is exact for what falls smoothly to 1e-14 at both ends.
     assert np.sum(density) * (y[1] - y[0]) == pytest.approx(1, abs=1e-9)

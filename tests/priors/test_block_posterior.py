@@ -20,7 +20,9 @@ from pgmodels.priors.block_posterior import condition_blocks, together
 from pgmodels.priors.dense import DensePrior, LowRankPrior
 from pgmodels.priors.linalg import root_by_rank
 from pgmodels.results.approximation import LinearResponse, PerturbativeApproximation
+from tests.made_results import drawn
 from tests.programs import run
+from tests.statistical.reference import errors_of_draws
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -274,12 +276,8 @@ def test_the_covariance_at_new_inputs_is_that_of_explicit_matrices(coupled):
 
 def standard_errors(draws, mean, covariance):
     """By how many standard errors means and covariances of draws (draws, m, L) are off, at most."""
-    flat, centre = draws.reshape(len(draws), -1), mean.ravel()
-    C = np.transpose(covariance, (1, 0, 3, 2)).reshape(len(centre), -1)
-    variance = np.diag(C)
-    of_means = np.abs(flat.mean(axis=0) - centre) / np.sqrt(variance / len(flat))
-    error = np.sqrt((np.outer(variance, variance) + C**2) / len(flat))
-    return max(of_means.max(), (np.abs((flat - centre).T @ (flat - centre) / len(flat) - C) / error).max())
+    C = np.transpose(covariance, (1, 0, 3, 2)).reshape(mean.size, -1)
+    return errors_of_draws(draws.reshape(len(draws), -1), mean.ravel(), C)
 
 
 @pytest.mark.parametrize("coupled", [False, True])
@@ -319,18 +317,8 @@ def test_linear_response_reaches_across_rows(coupled):
 def draws(count, **sampled):
     """Draws as of a sampler: the latents' coordinates at the data by their posterior, and hyperparameters."""
     _, whitened = approximation(True).draw_at_data(count, seed=1)
-    return pgm.Draws(
-        model=sampled_model() if sampled else MODEL,
-        X=DRAWN_X,
-        y=Y,
-        seconds=0.0,
-        method="gibbs",
-        prior=posterior(True).prior,
-        whitened=tuple(v[None] for v in whitened),
-        hyperparameters=sampled,
-        log_likelihood_trace=np.zeros((1, count)),
-        num_warmup=0,
-    )
+    model, coordinates = sampled_model() if sampled else MODEL, tuple(v[None] for v in whitened)
+    return drawn(model, DRAWN_X, Y, posterior(True).prior, coordinates, hyperparameters=sampled)
 
 
 def test_draws_of_a_sampler_go_on_from_their_latents_at_the_data():
@@ -405,22 +393,12 @@ def test_latents_whose_kernel_is_held_have_one_factor_for_all_draws():
     # Of each draw the latents at data follow from its own mean, and between them from interpolation.
     v = np.random.default_rng(6).normal(size=(1, 2, rank, 1))
     means = np.array([[-1.0, 2.0]])
-    draws = pgm.Draws(
-        model=model,
-        X=x,
-        y=data.y,
-        prior=run.prior.resized(60),
-        whitened=(v,),
-        hyperparameters={"scale": np.ones((1, 2)), "mean": means},
-        log_likelihood_trace=np.zeros((1, 2)),
-        num_warmup=0,
-        seconds=0.0,
-        method="gibbs",
-    )
+    hyperparameters = {"scale": np.ones((1, 2)), "mean": means}
+    draws = drawn(model, x, data.y, run.prior.resized(60), (v,), hyperparameters=hyperparameters)
     for number, mean in enumerate(means[0]):
         f = mean + A.T @ v[0, number, :, 0]
-        drawn = draws.draw_latents(x[::20], 2, seed=3)[..., 0]
-        assert np.abs(drawn - f[::20]).max(axis=1).min() < 1e-5
+        latents = draws.draw_latents(x[::20], 2, seed=3)[..., 0]
+        assert np.abs(latents - f[::20]).max(axis=1).min() < 1e-5
         assert np.abs(draws.draw_marginals(x[::20])[number, :, 0] - f[::20]).max() < 1e-5
 
 

@@ -21,6 +21,7 @@ from pgmodels.priors.chain_posterior import (
 from pgmodels.priors.collection import require_coupling
 from tests.covering import some
 from tests.programs import run
+from tests.statistical.reference import errors_of_draws
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -410,7 +411,4 @@ def test_draws_of_the_posterior_are_by_the_sign_of_its_precisions():
 
     f = np.asarray(jax.jit(jax.vmap(one))(keys))
     _, V, (mean, *_) = by_matrices(PRECISIONS["improper at first"])
-    deviation = np.sqrt(np.diag(V))
-    assert np.all(np.abs(f.mean(axis=0) - mean) < 4.5 * deviation / np.sqrt(len(f)))
-    error = np.sqrt((np.outer(deviation, deviation) ** 2 + V**2) / len(f))
-    assert np.all(np.abs(np.cov(f.T) - V) < 4.5 * error)
+    assert errors_of_draws(f, mean, V) < 4.5

@@ -13,12 +13,6 @@ from pgmodels.priors.representation import Auto
 from pgmodels.runtime import jit
 
 
-@pytest.fixture
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
 def factors_of(rng, n):
     """Factors of two latents of the same levels, of one of other levels, and of two dense ones; one row is unknown."""
 
@@ -32,7 +26,7 @@ def factors_of(rng, n):
 
 
 @pytest.mark.parametrize("chosen", [[0, 1, 2, 3, 4], [1, 3], [4, 1]], ids=str)
-def test_a_root_of_levels_is_that_of_the_matrix(x64, chosen):
+def test_a_root_of_levels_is_that_of_the_matrix(double_precision, chosen):
     rng = np.random.default_rng(0)
     factors = [A for place, A in enumerate(factors_of(rng, 200)) if place in chosen]
     half = jnp.asarray(rng.normal(size=(200, len(factors), len(factors))))
@@ -59,7 +53,7 @@ def test_a_root_of_levels_is_that_of_the_matrix(x64, chosen):
     assert_allclose(covariances, np.moveaxis(expected, -1, 0), atol=1e-10)
 
 
-def test_products_with_a_factor_of_levels(x64):
+def test_products_with_a_factor_of_levels(double_precision):
     rng = np.random.default_rng(1)
     _, one, other, both, dense = factors_of(rng, 50)
     x, w = jnp.asarray(rng.normal(size=(50, 2))), jnp.asarray(rng.normal(size=50))
@@ -77,7 +71,7 @@ def test_products_with_a_factor_of_levels(x64):
     assert linalg.to_eliminate([dense, one, other]) == ()
 
 
-def test_levels_of_new_rows_are_found(x64):
+def test_levels_of_new_rows_are_found(double_precision):
     keys = jnp.asarray([[3.0, -1.0], [0.0, 2.0], [3.0, 2.0], [np.nan, np.nan]])
     X = jnp.asarray([[3.0, 2.0], [0.0, -1.0], [-0.0, 2.0], [3.0, -1.0], [3.0, 2.0], [np.nan, np.nan]])
     found = np.asarray(linalg.find_levels(keys, X))
@@ -133,7 +127,7 @@ def test_crossed_terms_are_factorised_by_their_structure(fits):
         assert_allclose(got, expected, atol=1e-8)
 
 
-def test_joint_quantities_of_crossed_terms(x64, fits):
+def test_joint_quantities_of_crossed_terms(double_precision, fits):
     X_new, x = jnp.asarray(rows(1, 9, 300, is_new=True)), jnp.cos(jnp.arange(5.0 * 416)).reshape(416, 5)
 
     @jax.jit

@@ -19,8 +19,9 @@ from pgmodels.priors.representation import Auto, Binding
 from tests.covering import some
 from tests.forms import FORMS, MEAN, inputs, kernel, some_sites
 from tests.programs import run
+from tests.referees import hermite_grid
 from tests.state_space import StateSpace
-from tests.statistical.reference import z_scores
+from tests.statistical.reference import errors_of_draws, z_scores
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -131,12 +132,7 @@ def test_draws(case):
         for latent in range(2):
             mean, Sigma, residual, _ = case.twin(observed, latent)
             mean, Sigma = mean[:n], Sigma[:n, :n] + np.diag(residual[:n])
-            deviation = np.sqrt(np.diagonal(Sigma))
-            sample = np.asarray(draws)[:, :, latent]
-            assert np.all(np.abs(sample.mean(axis=0) - mean) < 5 * deviation / np.sqrt(count))
-            # Var of a sample covariance: (S_ii S_jj + S_ij^2) / N.
-            error = np.sqrt((np.outer(deviation, deviation) ** 2 + Sigma**2) / count)
-            assert np.all(np.abs(np.cov(sample.T) - Sigma) < 5 * error)
+            assert errors_of_draws(np.asarray(draws)[:, :, latent], mean, Sigma) < 5
     # Latents of one group are independent: correlations are within 5 / sqrt(N) of zero.
     first, second = np.asarray(after)[:, :, 0], np.asarray(after)[:, :, 1]
     assert np.all(np.abs(np.corrcoef(first.T, second.T)[:n, n:]) < 5 / np.sqrt(count))
@@ -254,9 +250,7 @@ def test_log_normalizer_is_the_integral(n):
     X = inputs(n, seed=4)
     h, w = jnp.asarray([[0.9], [-0.4]])[:n], jnp.asarray([[0.6], [0.0]])[:n]
     root = np.linalg.cholesky(np.asarray(kernel()(X, X)))
-    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
-    grid = np.stack(np.meshgrid(*[nodes] * n, indexing="ij"), axis=-1).reshape(-1, n)
-    mass = np.prod(np.stack(np.meshgrid(*[weights / np.sqrt(2 * np.pi)] * n, indexing="ij"), axis=-1), axis=-1).ravel()
+    grid, mass = hermite_grid(80, n)
     f = MEAN + grid @ root.T
     integral = np.sum(mass * np.exp(f @ h[:, 0] - 0.5 * f**2 @ w[:, 0]))
     log_normalizer = run(bind(kernel(), X, size=1).moments, Sites(h, w))[2]

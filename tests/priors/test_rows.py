@@ -1,8 +1,6 @@
 """Rows that fill up the data: nothing follows from them, and another number of rows compiles nothing."""
 
-import logging
 import warnings
-from contextlib import contextmanager
 from functools import partial
 
 import jax
@@ -144,29 +142,6 @@ def test_tuning_does_not_count_what_does_not_move():
     assert choose_relaxation(lag_one[:0]) == 0.0
 
 
-@contextmanager
-def compiled():
-    """The names of programs compiled within."""
-    names: list[str] = []
-
-    class Listener(logging.Handler):
-        def emit(self, record):
-            if record.getMessage().startswith("Finished XLA compilation"):
-                names.append(record.getMessage().split(" of ")[1].split(" in ")[0])
-
-    logger = logging.getLogger("jax")
-    listener, level, propagate = Listener(), logger.level, logger.propagate
-    logger.addHandler(listener)
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
-    try:
-        yield names
-    finally:
-        logger.removeHandler(listener)
-        logger.setLevel(level)
-        logger.propagate = propagate
-
-
 def everything(n, m, likelihood, gps):
     """What is asked of a data set of n rows, with m new ones."""
     draws = np.random.default_rng(n)
@@ -199,15 +174,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", some(CASES, "one latent"))
-def test_another_number_of_rows_compiles_nothing(name):
+def test_another_number_of_rows_compiles_nothing(name, compilations):
     everything(20, 7, *CASES[name])
-    with compiled() as names:
-        jax.jit(lambda x: jnp.sin(x) + len(name))(0.5)
-        assert names, "compilations are not seen"
-        names.clear()
-        everything(23, 5, *CASES[name])
-        everything(17, 8, *CASES[name])
-    assert not names
+    assert compilations, "compilations are not seen"
+    compilations.clear()
+    everything(23, 5, *CASES[name])
+    everything(17, 8, *CASES[name])
+    assert not compilations
 
 
 def test_results_keep_rows_that_fill_up_and_do_not_show_them():

@@ -10,19 +10,15 @@ import polars as pl
 import pytest
 
 import pgmodels as pgm
+from tests import own_likelihoods
 from tests.covering import some
+from tests.made_results import integrated
+from tests.own_likelihoods import exposed, varying
 
 N = 10
 RNG = np.random.default_rng(5)
 X = RNG.uniform(-2.0, 2.0, (N, 1))
 X_NEW = np.array([[-0.5], [0.3], [1.7]])
-
-
-@pgm.likelihood(support=pgm.Given(pgm.Counts(), pgm.Positive()), num_latents=1)
-def exposed(y, f, dispersion=pgm.Parameter(2.0, positive=True)):
-    z = f + pgm.log(y[1])
-    ways = pgm.gamma(y[0] + dispersion) / (pgm.gamma(dispersion) * pgm.gamma(y[0] + 1))
-    return ways * pgm.sigmoid(z) ** y[0] * pgm.sigmoid(-z) ** dispersion
 
 
 @pgm.likelihood(support=pgm.Given(pgm.SuccessesOfTrials(), pgm.Real(), pgm.Binary()), num_latents=1)
@@ -246,11 +242,6 @@ def test_comparisons_are_given_what_can_be(name):
 
 def test_predictors_are_made_of_what_can_be():
     # Predictions integrate over Φ f, which is computed from covariates first.
-    @pgm.likelihood(support=pgm.Given(pgm.Binary(), pgm.Real()))
-    def varying(y, f):
-        z = f[0] + y[1] * f[1]
-        return pgm.sigmoid(z) ** y[0] * pgm.sigmoid(-z) ** (1 - y[0])
-
     gps = [pgm.GP(pgm.RBF(1.0, 1.0)), pgm.GP(pgm.RBF(0.5, 1.0))]
     vi = pgm.cavi(pgm.Model(varying(), gps), X, np.column_stack([COUNTS > 2, TRIALS / 5.0]).astype(float))
     for covariates, message in (
@@ -265,13 +256,7 @@ def test_predictors_are_made_of_what_can_be():
 
 def test_mixtures_check_before_their_parts():
     # Nothing is computed of the posterior before the check.
-    moments, one = np.zeros((1, N, 1)), np.ones(1)
-    result = pgm.IntegratedApproximation(
-        model=model("Binomial"), X=X, y=CASES["Binomial"][1], seconds=1.0, method="integrate", vectors=np.zeros((1, 1)),
-        shares=one, log_densities=one, elbos=one, k_hats=one, means=moments, covariances=moments[..., None] + 1.0,
-        potential=moments, precision=moments, support=np.zeros((1, 1)), mass=one, owners=np.zeros(1, int),
-        log_evidence=0.0, converged=True, holds_mass=True, num_failed=0, unreliable=0.0,
-    )  # fmt: skip
+    result = integrated(model("Binomial"), X, CASES["Binomial"][1])
     with pytest.raises(ValueError, match="covariates must hold trials, whole numbers >= 0; got -3 in row 1"):
         result.predict(X_NEW, [3.0, -3.0, 1.0])
 
@@ -290,11 +275,7 @@ def test_new_observations_are_checked_with_their_columns(name):
 
 
 def test_new_observations_that_a_formula_does_not_allow_are_refused():
-    @pgm.likelihood
-    def plain(y, f):
-        return pgm.sigmoid(f) ** y * pgm.sigmoid(-f) ** (1 - y)
-
-    vi = pgm.cavi(pgm.Model(plain(), pgm.GP(pgm.RBF(1.0, 1.0))), X, (COUNTS > 2).astype(float))
+    vi = pgm.cavi(pgm.Model(own_likelihoods.undeclared(), pgm.GP(pgm.RBF(1.0, 1.0))), X, (COUNTS > 2).astype(float))
     with pytest.raises(ValueError, match=r"y_new is outside what the formula allows.*in row 1"):
         vi.predict(X_NEW).log_density([1.0, 2.0, 0.0])
 

@@ -167,14 +167,6 @@ def test_what_is_no_such_file_is_refused(saved, tmp_path, pattern, damage, monke
 
 
 @pytest.mark.parametrize("pattern", FILES)
-def test_a_folder_in_the_place_of_a_file_is_refused(saved, tmp_path, pattern):
-    path = copied(saved, tmp_path, pattern)
-    path.unlink()
-    path.mkdir()
-    assert_refused(path, "cannot be read")
-
-
-@pytest.mark.parametrize("pattern", FILES)
 def test_a_file_that_cannot_be_read_is_refused(saved, tmp_path, pattern, monkeypatch):
     path = copied(saved, tmp_path, pattern)
     refused, original = [], io.open
@@ -681,20 +673,23 @@ def test_an_array_that_is_no_numbers_is_refused(saved, tmp_path, dtype):
 
 
 @pytest.mark.parametrize("pattern", FILES)
-@pytest.mark.parametrize("kind", ["a pipe", "a device", "a link to a device"])
-def test_what_has_no_end_is_refused_before_it_is_opened(saved, tmp_path, pattern, kind):
+@pytest.mark.parametrize("kind", ["a folder", "a pipe", "a device", "a link to a device"])
+def test_what_is_no_file_is_refused_before_it_is_opened(saved, tmp_path, pattern, kind):
     path = copied(saved, tmp_path, pattern)
     path.unlink()
-    if kind == "a pipe":
+    words = "cannot be read" if kind == "a folder" else "not a regular file"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a pipe":
         os.mkfifo(path)
     elif kind == "a device":
         path.symlink_to("/dev/zero")
     else:
         (tmp_path / "link").symlink_to("/dev/zero")
         path.symlink_to(tmp_path / "link")
-    assert_refused(path, "not a regular file")
+    assert_refused(path, words)
     if path.name == "result.npz":
-        with pytest.raises(ValueError, match="not a regular file"):
+        with pytest.raises(ValueError, match=words):
             pgm.load_formula(path)
 
 

@@ -13,29 +13,10 @@ from scipy import integrate, stats
 from scipy.special import expit
 
 import pgmodels as pgm
-from pgmodels.inference.gibbs import gibbs
-from pgmodels.inference.vi import cavi
-from pgmodels.kernels.stationary import RBF
-from pgmodels.likelihoods.likelihood import likelihood
-from pgmodels.likelihoods.named import (
-    Bernoulli,
-    Binomial,
-    Gaussian,
-    HeteroscedasticGaussian,
-    Laplace,
-    LogisticSoftmax,
-    NegativeBinomial,
-    Probit,
-    SigmoidPoisson,
-    StickBreaking,
-    StudentT,
-)
-from pgmodels.likelihoods.operations import normal_pdf
 from pgmodels.likelihoods.sampling import draw_observations
-from pgmodels.model import GP, Model
 from pgmodels.numerics.quadrature import grid, grid_support, refined
 from pgmodels.results.gaussian import NormalDensity
-from pgmodels.results.predictive import DrawNodes, IndependentNodes, PredictionWarning, Predictive
+from pgmodels.results.predictive import DrawNodes, IndependentNodes
 from pgmodels.results.result import GRID, GridDensity, bounds, interpolation, of_marginal
 from tests.covering import some
 from tests.referees import cdf_of, gp_regression, gp_regression_marginals
@@ -46,18 +27,18 @@ VARIANCE = np.array([0.5, 1.7, 0.02])
 # (likelihood, distribution of y given f, observations, tolerance of log density). Smooth integrands are exact to the
 # quadrature's stopping rule, 1e-7; a kink is integrated to a tenth of the last change, 1e-5.
 CASES = {
-    "Bernoulli": (Bernoulli(), lambda f: stats.bernoulli(expit(f)), [1, 0, 0], 1e-7),
-    "Probit": (Probit(), lambda f: stats.bernoulli(stats.norm.cdf(f)), [0, 1, 1], 1e-7),
-    "NegativeBinomial": (NegativeBinomial(2.5), lambda f: stats.nbinom(2.5, expit(-f)), [3, 0, 40], 1e-7),
-    "SigmoidPoisson": (SigmoidPoisson(6.0), lambda f: stats.poisson(6.0 * expit(f)), [3, 0, 9], 1e-7),
-    "StudentT": (StudentT(4.0, 0.05), lambda f: stats.t(4.0, f, 0.05), [1.0, 2.0, -3.0], 1e-7),
-    "Laplace": (Laplace(0.3), lambda f: stats.laplace(f, 0.3), [1.0, 2.0, -3.0], 1e-6),
-    "narrow": (Gaussian(0.01), lambda f: stats.norm(f, 0.01), [1.0, 2.0, 9.0], 1e-7),
+    "Bernoulli": (pgm.Bernoulli(), lambda f: stats.bernoulli(expit(f)), [1, 0, 0], 1e-7),
+    "Probit": (pgm.Probit(), lambda f: stats.bernoulli(stats.norm.cdf(f)), [0, 1, 1], 1e-7),
+    "NegativeBinomial": (pgm.NegativeBinomial(2.5), lambda f: stats.nbinom(2.5, expit(-f)), [3, 0, 40], 1e-7),
+    "SigmoidPoisson": (pgm.SigmoidPoisson(6.0), lambda f: stats.poisson(6.0 * expit(f)), [3, 0, 9], 1e-7),
+    "StudentT": (pgm.StudentT(4.0, 0.05), lambda f: stats.t(4.0, f, 0.05), [1.0, 2.0, -3.0], 1e-7),
+    "Laplace": (pgm.Laplace(0.3), lambda f: stats.laplace(f, 0.3), [1.0, 2.0, -3.0], 1e-6),
+    "narrow": (pgm.Gaussian(0.01), lambda f: stats.norm(f, 0.01), [1.0, 2.0, 9.0], 1e-7),
 }
 
 
 def predictive(lik, covariates=None):
-    return Predictive(lik, IndependentNodes(MEAN[:, None], VARIANCE[:, None]), covariates)
+    return pgm.Predictive(lik, IndependentNodes(MEAN[:, None], VARIANCE[:, None]), covariates)
 
 
 def quadrature(function, mean, variance, points=()):
@@ -97,7 +78,7 @@ def test_log_density_of_a_narrow_likelihood_is_exact(spread, y):
     # Gaussian convolution in closed form; log densities down to -3,000, whose rounding is 1e-12.
     expected = stats.norm.logpdf(y, MEAN, np.sqrt(spread**2 * VARIANCE + 0.01**2))
     nodes = IndependentNodes(MEAN[:, None], spread**2 * VARIANCE[:, None])
-    got = Predictive(Gaussian(0.01), nodes).log_density(np.array(y))
+    got = pgm.Predictive(pgm.Gaussian(0.01), nodes).log_density(np.array(y))
     np.testing.assert_allclose(got, expected, atol=1e-7, rtol=1e-10)
 
 
@@ -117,15 +98,15 @@ def test_mean_and_variance_integrate_the_conditional_moments(name):
 
 def test_probabilities_of_two_classes():
     expected = [quadrature(expit, m, v) for m, v in zip(MEAN, VARIANCE, strict=True)]
-    probabilities = predictive(Bernoulli()).probabilities
+    probabilities = predictive(pgm.Bernoulli()).probabilities
     np.testing.assert_allclose(probabilities[:, 1], expected, atol=1e-9)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-9)
 
 
-@pytest.mark.parametrize("lik", [LogisticSoftmax(3), StickBreaking(4)], ids=lambda lik: lik.name)
+@pytest.mark.parametrize("lik", [pgm.LogisticSoftmax(3), pgm.StickBreaking(4)], ids=lambda lik: lik.name)
 def test_probabilities_of_several_classes_match_monte_carlo(lik):
     mean, variance = np.array([[1.2, -0.7, 0.3], [-2.0, 0.5, 1.5]]), np.array([[0.5, 1.5, 0.1], [2.0, 0.3, 0.7]])
-    p = Predictive(lik, IndependentNodes(mean, variance)).probabilities
+    p = pgm.Predictive(lik, IndependentNodes(mean, variance)).probabilities
     np.testing.assert_allclose(p.sum(axis=1), 1.0, atol=1e-12)
     f = mean + np.sqrt(variance) * np.random.default_rng(1).standard_normal((400_000, 2, 3))
     if lik.name == "LogisticSoftmax":
@@ -137,13 +118,13 @@ def test_probabilities_of_several_classes_match_monte_carlo(lik):
     # Standard error of 400,000 draws below 0.5 / 632 = 8e-4; Sobol's own error at 4,096 points is below it.
     np.testing.assert_allclose(p, sample.mean(axis=0), atol=3e-3)
     # log_density refines until it changes by less than 1e-3.
-    got = Predictive(lik, IndependentNodes(mean, variance)).log_density(np.array([2.0, 0.0]))
+    got = pgm.Predictive(lik, IndependentNodes(mean, variance)).log_density(np.array([2.0, 0.0]))
     np.testing.assert_allclose(np.exp(got), p[[0, 1], [2, 0]], rtol=3e-3)
 
 
 def test_binomial_takes_trials_as_covariates():
     trials = np.array([3, 7, 12])
-    p = predictive(Binomial(), trials)
+    p = predictive(pgm.Binomial(), trials)
     y = np.column_stack([[2, 0, 11], trials])
     for row, (m, v) in enumerate(zip(MEAN, VARIANCE, strict=True)):
         expected = quadrature(lambda f, row=row: stats.binom.pmf(y[row, 0], trials[row], expit(f)), m, v)
@@ -151,15 +132,15 @@ def test_binomial_takes_trials_as_covariates():
         np.testing.assert_allclose(p.mean[row], trials[row] * quadrature(expit, m, v), rtol=1e-8)
 
 
-@likelihood(num_latents=1, mean=lambda y, f: f, variance=lambda y, f: y[1] ** 2)
+@pgm.likelihood(num_latents=1, mean=lambda y, f: f, variance=lambda y, f: y[1] ** 2)
 def known_noise(y, f):
-    return normal_pdf(y[0], f, y[1])
+    return pgm.normal_pdf(y[0], f, y[1])
 
 
 def test_columns_that_are_read_must_be_given():
     for name in ("mean", "variance"):
         with pytest.raises(ValueError, match=rf"the {name} of y by Binomial depends on y\[1\].*shape \(3, 1\)"):
-            getattr(predictive(Binomial()), name)
+            getattr(predictive(pgm.Binomial()), name)
     # The mean reads no column but the latent, and log_density takes columns from its y_new.
     noise = predictive(known_noise())
     np.testing.assert_allclose(noise.mean, MEAN)
@@ -170,8 +151,6 @@ def test_columns_that_are_read_must_be_given():
     y = np.column_stack([[1.0, 2.0, -3.0], scale])
     expected = stats.norm.logpdf(y[:, 0], MEAN, np.sqrt(VARIANCE + scale**2))
     np.testing.assert_allclose(noise.log_density(y), expected, atol=1e-7)
-    with pytest.raises(ValueError, match="covariates must be finite; got nan in row 1"):
-        predictive(Binomial(), [3.0, np.nan, 4.0])
 
 
 @pytest.mark.parametrize("scale", [0.05, 0.5, 3.0])
@@ -182,26 +161,26 @@ def test_densities_thousands_of_deviations_out_are_those_of_the_sum(scale):
     y = MEAN + far * total
     # The exponent is y^2 / 2 in deviations, and its rounding 2e-16 of that; the trapezoid rule stops at 1e-5.
     np.testing.assert_allclose(
-        predictive(Gaussian(scale)).log_density(y), stats.norm.logpdf(y, MEAN, total), rtol=1e-14, atol=1e-6
+        predictive(pgm.Gaussian(scale)).log_density(y), stats.norm.logpdf(y, MEAN, total), rtol=1e-14, atol=1e-6
     )
 
 
 def test_unresolved_integrals_are_reported():
-    with pytest.warns(PredictionWarning, match="not resolved in 3 rows"):
-        predictive(Gaussian(0.5)).log_density(np.full(3, 1e9))
+    with pytest.warns(pgm.PredictionWarning, match="not resolved in 3 rows"):
+        predictive(pgm.Gaussian(0.5)).log_density(np.full(3, 1e9))
 
-    @likelihood(num_latents=1)
+    @pgm.likelihood(num_latents=1)
     def comb(y, f):
         from pgmodels.likelihoods.operations import sigmoid
 
         return sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
 
-    with pytest.warns(PredictionWarning, match="not known to be a normalised density"):
+    with pytest.warns(pgm.PredictionWarning, match="not known to be a normalised density"):
         predictive(comb()).log_density(np.array([1.0, 0.0, 1.0]))
     # 16,384 points cannot see noise a ten-thousandth of the latent scale.
     nodes = IndependentNodes(np.zeros((1, 2)), np.array([[1e6, 1.0]]))
-    with pytest.warns(PredictionWarning, match="not resolved in 1 rows"):
-        Predictive(HeteroscedasticGaussian(100.0), nodes).log_density(np.array([0.3]))
+    with pytest.warns(pgm.PredictionWarning, match="not resolved in 1 rows"):
+        pgm.Predictive(pgm.HeteroscedasticGaussian(100.0), nodes).log_density(np.array([0.3]))
 
 
 def test_unresolved_moments_are_reported(recwarn):
@@ -209,21 +188,21 @@ def test_unresolved_moments_are_reported(recwarn):
 
     def variance(uncertainty):
         nodes = IndependentNodes(np.zeros((1, 2)), np.array([[1.0, uncertainty]]))
-        return Predictive(HeteroscedasticGaussian(4.0), nodes).variance[0]
+        return pgm.Predictive(pgm.HeteroscedasticGaussian(4.0), nodes).variance[0]
 
     assert variance(4.0) == pytest.approx(1.0 + (1.0 + np.exp(2.0)) / 4.0, rel=0.01)
     assert not recwarn.list
-    with pytest.warns(PredictionWarning, match="variance of y are not resolved in 1 rows") as caught:
+    with pytest.warns(pgm.PredictionWarning, match="variance of y are not resolved in 1 rows") as caught:
         variance(9.0)
     assert caught[0].filename == __file__
 
 
 def test_draw_nodes_average_over_draws():
     f = np.random.default_rng(2).normal(0.4, 1.0, (50, 3, 1))
-    p = Predictive(Bernoulli(), DrawNodes(f))
+    p = pgm.Predictive(pgm.Bernoulli(), DrawNodes(f))
     np.testing.assert_allclose(p.probabilities[:, 1], expit(f[..., 0]).mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(p.log_density(np.ones(3)), np.log(expit(f[..., 0]).mean(axis=0)), rtol=1e-12)
-    negative = Predictive(NegativeBinomial(2.0), DrawNodes(f))
+    negative = pgm.Predictive(pgm.NegativeBinomial(2.0), DrawNodes(f))
     mean = 2.0 * np.exp(f[..., 0])
     np.testing.assert_allclose(negative.mean, mean.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(negative.variance, (mean + mean**2 / 2).mean(axis=0) + mean.var(axis=0), rtol=1e-12)
@@ -234,8 +213,8 @@ def fitted():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(25, 2))
     y = (rng.random(25) < expit(2.0 * X[:, 0] + 0.8)).astype(float)
-    model = Model(Bernoulli(), GP(RBF(2.0, 0.9), mean=0.8))
-    return X, y, cavi(model, X, y), gibbs(model, X, y, num_samples=100, num_warmup=20, num_chains=2, seed=3)
+    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.9), mean=0.8))
+    return X, y, pgm.cavi(model, X, y), pgm.gibbs(model, X, y, num_samples=100, num_warmup=20, num_chains=2, seed=3)
 
 
 def test_training_inputs_give_the_training_marginals():
@@ -269,31 +248,13 @@ def test_draws_predict_what_their_latents_say():
     assert np.all(np.abs(f.mean(axis=0) - mean) < 5 * np.sqrt(variance / 200))
 
 
-def test_bad_input_is_refused():
-    X, y, vi, _ = fitted()
-    with pytest.raises(ValueError, match=r"y_new must have shape \(25,\)"):
-        vi.predict(X).log_density(y[:3])
-    with pytest.raises(ValueError, match="labels 0 and 1"):
-        vi.predict(X).log_density(y + 1)
-    with pytest.raises(ValueError, match="y_new must be finite"):
-        vi.predict(X).log_density(np.where(y == 1, np.nan, y))
-    with pytest.raises(ValueError, match="leave covariates out"):
-        vi.predict(X, covariates=y)
-    with pytest.raises(ValueError, match=r"covariates must have shape \(3, 1\)"):
-        predictive(Binomial(), [1.0, 2.0])
-    with pytest.raises(ValueError, match="X_new"):
-        vi.predict(X[:, 0])
-    with pytest.raises(ValueError, match="finite set of values"):
-        _ = predictive(NegativeBinomial(1.0)).probabilities
-
-
 # Of tests of draws with a fixed seed: below this one would be a false alarm in ten thousand.
 ALPHA = 1e-4
 
 
 def test_trials_differ_between_data():
     f = np.broadcast_to(np.array([[0.5], [3.0], [-0.4]]), (200, 3, 1))
-    y = draw_observations(Binomial(), f, np.array([0.0, 2.0, 9.0]), np.random.default_rng(0))
+    y = draw_observations(pgm.Binomial(), f, np.array([0.0, 2.0, 9.0]), np.random.default_rng(0))
     assert y.shape == (200, 3)
     assert (y <= [0, 2, 9]).all()
     assert y.max(axis=0).tolist()[:2] == [0, 2]
@@ -303,11 +264,11 @@ def test_draws_need_a_declared_and_normalised_formula():
     from pgmodels.likelihoods.operations import sigmoid
     from pgmodels.likelihoods.supports import Counts
 
-    @likelihood
+    @pgm.likelihood
     def undeclared(y, f):
         return sigmoid(f) ** y * sigmoid(-f)
 
-    @likelihood(support=Counts())
+    @pgm.likelihood(support=Counts())
     def unnormalised(y, f):
         return sigmoid(f) ** y * sigmoid(-f) ** 2.5
 
@@ -322,7 +283,7 @@ def test_draws_need_a_declared_and_normalised_formula():
 def test_probabilities_are_averages_over_the_same_nodes_whether_classes_are_few_or_many(classes):
     rng = np.random.default_rng(5)
     nodes = IndependentNodes(rng.normal(size=(3, classes)), rng.uniform(0.2, 2.0, (3, classes)))
-    probabilities = Predictive(LogisticSoftmax(classes), nodes).probabilities
+    probabilities = pgm.Predictive(pgm.LogisticSoftmax(classes), nodes).probabilities
     f, _ = nodes.at(np.arange(3), nodes.levels[1])
     expected = np.mean(expit(f) / expit(f).sum(axis=-1, keepdims=True), axis=0)
     np.testing.assert_allclose(probabilities, expected, rtol=1e-12)
@@ -340,7 +301,7 @@ def gaussian_law(row):
 
 
 def test_draws_and_quantiles_follow_the_predictive_distribution():
-    predictive = Predictive(Gaussian(0.5), NODES)
+    predictive = pgm.Predictive(pgm.Gaussian(0.5), NODES)
     drawn = predictive.draw(2000, seed=3)
     assert drawn.shape == (2000, 3)
     levels = [0.1, 0.5, 0.8]
@@ -360,7 +321,7 @@ def test_draws_take_the_parameters_of_their_own_latents():
     # Latents and scales come in pairs: (-3, 0.1) and (3, 2), each as often as the other.
     f, scale = np.array([-3.0, 3.0]), np.array([0.1, 2.0])
     nodes = DrawNodes(f.reshape(2, 1, 1), {"scale": scale.reshape(2, 1, 1)})
-    drawn = Predictive(Gaussian(1.0), nodes).draw(2001)[:, 0]
+    drawn = pgm.Predictive(pgm.Gaussian(1.0), nodes).draw(2001)[:, 0]
     cdf = lambda x: 0.5 * (stats.norm.cdf(x, -3.0, 0.1) + stats.norm.cdf(x, 3.0, 2.0))  # noqa: E731
     assert stats.kstest(drawn, cdf).pvalue > ALPHA
     assert (drawn < -2.0).sum() >= 1000
@@ -376,27 +337,49 @@ def mixed(mass):
 
 def test_probabilities_of_counts_and_of_successes():
     counts = np.array([0, 3, 11])
-    probabilities = Predictive(NegativeBinomial(1.5), NODES).probabilities_of(counts)
+    probabilities = pgm.Predictive(pgm.NegativeBinomial(1.5), NODES).probabilities_of(counts)
     # The midpoint rule in probability: its error is that of the two outermost of 4,000 cells.
     np.testing.assert_allclose(probabilities, mixed(lambda f: stats.nbinom.pmf(counts, 1.5, expit(-f))), atol=2e-4)
     trials = np.array([2.0, 5.0, 0.0])
-    probabilities = Predictive(Binomial(), NODES, trials).probabilities_of(np.arange(6))
+    probabilities = pgm.Predictive(pgm.Binomial(), NODES, trials).probabilities_of(np.arange(6))
     expected = mixed(lambda f: stats.binom.pmf(np.arange(6), 5, expit(f)))[1]
     np.testing.assert_allclose(probabilities[1], expected, atol=2e-4)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-6)
     assert (probabilities[0, 3:] == 0).all()
     assert probabilities[2, 0] == pytest.approx(1.0)
-    binary = Predictive(Bernoulli(), NODES)
+    binary = pgm.Predictive(pgm.Bernoulli(), NODES)
     np.testing.assert_allclose(binary.probabilities_of([1, 0, 2, 0.5])[:, :2], binary.probabilities[:, ::-1])
     assert (binary.probabilities_of([1, 0, 2, 0.5])[:, 2:] == 0).all()
 
 
+def predicted(inputs=slice(None), covariates=None):
+    X, _, vi, _ = fitted()
+    return vi.predict(X[inputs], covariates)
+
+
 WRONG = {
-    "of a real number": (lambda: Predictive(Gaussian(0.5), NODES).probabilities_of([0.0]), "declared to be a count"),
-    "without trials": (lambda: Predictive(Binomial(), NODES).probabilities_of([0.0]), r"depends on y\[1\]"),
-    "draws without trials": (lambda: Predictive(Binomial(), NODES).draw(), r"draws of y by Binomial depends on y\[1\]"),
-    "a level of 5": (lambda: Predictive(Gaussian(0.5), NODES).quantiles([5]), "levels must be numbers between 0 and 1"),
-    "no draws": (lambda: Predictive(Gaussian(0.5), NODES).draw(0), "num_draws must be a whole number >= 1"),
+    "y of other rows": (lambda: predicted().log_density(np.ones(3)), r"y_new must have shape \(25,\)"),
+    "labels 1 and 2": (lambda: predicted().log_density(fitted()[1] + 1), "labels 0 and 1"),
+    "holes in y": (lambda: predicted().log_density(np.full(25, np.nan)), "y_new must be finite"),
+    "one column of two": (lambda: predicted((slice(None), 0)), "X_new"),
+    "covariates of labels": (lambda: predicted(covariates=np.ones(25)), "leave covariates out"),
+    "covariates of two rows": (lambda: predictive(pgm.Binomial(), [1.0, 2.0]), r"covariates must have shape \(3, 1\)"),
+    "a hole": (lambda: predictive(pgm.Binomial(), [3.0, np.nan, 4.0]), "covariates must be finite; got nan in row 1"),
+    "all counts": (lambda: predictive(pgm.NegativeBinomial(1.0)).probabilities, "finite set of values"),
+    "of a real number": (
+        lambda: pgm.Predictive(pgm.Gaussian(0.5), NODES).probabilities_of([0.0]),
+        "declared to be a count",
+    ),
+    "without trials": (lambda: pgm.Predictive(pgm.Binomial(), NODES).probabilities_of([0.0]), r"depends on y\[1\]"),
+    "draws without trials": (
+        lambda: pgm.Predictive(pgm.Binomial(), NODES).draw(),
+        r"draws of y by Binomial depends on y\[1\]",
+    ),
+    "a level of 5": (
+        lambda: pgm.Predictive(pgm.Gaussian(0.5), NODES).quantiles([5]),
+        "levels must be numbers between 0 and 1",
+    ),
+    "no draws": (lambda: pgm.Predictive(pgm.Gaussian(0.5), NODES).draw(0), "num_draws must be a whole number >= 1"),
 }
 
 
@@ -409,14 +392,14 @@ def test_what_cannot_be_asked_for_is_refused(name):
 
 def test_draws_of_two_latents():
     nodes = IndependentNodes(np.array([[0.4, -1.0]]), np.array([[0.6, 1e-12]]))
-    drawn = Predictive(HeteroscedasticGaussian(5.0), nodes).draw(2000)[:, 0]
+    drawn = pgm.Predictive(pgm.HeteroscedasticGaussian(5.0), nodes).draw(2000)[:, 0]
     law = stats.norm(0.4, np.sqrt(0.6 + 1 / (5.0 * expit(-1.0))))
     assert stats.kstest(drawn, law.cdf).pvalue > ALPHA
 
 
 def test_probabilities_of_many_counts_are_those_of_each():
     # Values repeat, and one is in no support.
-    predictive = Predictive(NegativeBinomial(1.5), NODES)
+    predictive = pgm.Predictive(pgm.NegativeBinomial(1.5), NODES)
     counts = np.array([7.0, 0.0, 7.0, 2.5, 400.0, 31.0])
     probabilities = predictive.probabilities_of(counts)
     each = np.concatenate([predictive.probabilities_of(count) for count in counts], axis=1)

@@ -3,8 +3,6 @@
 import importlib.metadata
 import json
 import pickle
-import subprocess
-import sys
 from dataclasses import dataclass, fields, replace
 from inspect import isfunction
 from pathlib import Path
@@ -30,10 +28,12 @@ from pgmodels.results.approximation import FitReport
 from pgmodels.runtime.io import read_arrays, write_arrays
 from pgmodels.runtime.precision import double_precision
 from tests.covering import some
+from tests.made_results import integrated
 from tests.on_demand import OnDemand
+from tests.processes import python
 from tests.results.golden.make import FORMULAS, predictions
+from tests.results.golden.make import sampled as sampled_model
 
-ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(8)
 X = RNG.uniform(-2.0, 2.0, (14, 2))
 NEW = RNG.uniform(-2.0, 2.0, (5, 2))
@@ -58,11 +58,6 @@ def two_gps():
         pgm.GP(pgm.On(pgm.RBF(1.4, 0.9), [1]), mean=0.2, form=pgm.Dense()),
         pgm.GP(preference * pgm.Linear(pgm.Fixed([0.5, 0.2])) + pgm.RationalQuadratic(), mean=pgm.Fixed(-0.4)),
     ]
-
-
-def sampled_model():
-    kernel = pgm.RBF(dist.LogNormal(0.1, 0.3), pgm.Parameter([1.1, 0.8], prior=dist.Gamma(3.0, 2.0)))
-    return pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=dist.Normal(0.0, 1.0)))
 
 
 @double_precision
@@ -245,10 +240,8 @@ with open(sys.argv[1], "wb") as file:
 
 @pytest.mark.slow
 def test_a_fresh_process_without_x64_says_the_same(results, files, tmp_path):
-    arguments = [str(part) for name in NAMES for part in (name, files[name])]
-    command = [sys.executable, "-c", READER, str(tmp_path / "figures_read"), *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=600)
-    assert done.returncode == 0, done.stderr
+    arguments = [part for name in NAMES for part in (name, files[name])]
+    python("-c", READER, tmp_path / "figures_read", *arguments)
     figures_read = pickle.loads((tmp_path / "figures_read").read_bytes())
     for name in NAMES:
         assert_same(figures_read[name], figures(results[name]), name)
@@ -459,22 +452,10 @@ MODELS = [
 ]
 
 
-def with_model(model):
-    """A result that needs no computation, of one row."""
-    size, moments = model.num_latents, np.zeros((1, 1, model.num_latents))
-    return pgm.IntegratedApproximation(
-        model=model, X=np.zeros((1, 2)), y=np.zeros(1), seconds=1.0, method="integrate", vectors=np.zeros((1, 1)),
-        shares=np.ones(1), log_densities=np.zeros(1), elbos=np.zeros(1), k_hats=np.zeros(1), means=moments,
-        covariances=np.zeros((1, 1, size, size)), potential=moments, precision=moments, support=np.zeros((1, 1)),
-        mass=np.ones(1), owners=np.zeros(1, int), log_evidence=0.0, converged=True, holds_mass=True, num_failed=0,
-        unreliable=0.0,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("made", MODELS)
 def test_a_model_is_the_same_after_loading(made, tmp_path):
     model = made()
-    back = pgm.load(with_model(model).save(tmp_path / "model.npz")).model
+    back = pgm.load(integrated(model, np.zeros((1, 2)), np.zeros(1)).save(tmp_path / "model.npz")).model
     assert back == model
     assert [gp.form for gp in back.gps] == [gp.form for gp in model.gps]
 

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from pgmodels.kernels.kernel import scaled_squared_distance
 from pgmodels.parameters.parameter import bare
 from pgmodels.runtime import jit
 from pgmodels.runtime.jit import clear_programs, compiled
+from tests.processes import ROOT, python
 from tests.registry import CASES
 
 RNG = np.random.default_rng(4)
@@ -270,8 +270,8 @@ SLACK = 1
 
 
 def test_programs_of_a_first_call():
-    process = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True, check=True)
-    counts = {name: int(count) for count, name in (line.split(maxsplit=1) for line in process.stdout.splitlines())}
+    lines = python("-c", COUNT).splitlines()
+    counts = {name: int(count) for count, name in (line.split(maxsplit=1) for line in lines)}
     assert counts.keys() == COUNTED.keys()
     beyond = {name: count for name, count in counts.items() if count > COUNTED[name] + SLACK}
     assert not beyond
@@ -283,16 +283,15 @@ def simulated(seed):
     return frame.assign(y=3.0 * seed + frame["x"] + np.resize(rng.normal(size=6), 43) + seed * rng.normal(size=43))
 
 
-def test_other_data_of_equal_shapes_compile_nothing(caplog):
+def test_other_data_of_equal_shapes_compile_nothing(compilations):
     """The default priors of formulas depend on the data: their numbers are no part of the programs."""
     # None is cleared between the fits.
     clear_programs()
     counts = []
     for seed in (1, 2):
-        with jax.log_compiles(), caplog.at_level(logging.WARNING, logger="jax"):
-            pgm.formula("y ~ x + (1|g)", simulated(seed)).fit(progress=False).summary()
-        counts.append(sum(record.getMessage().startswith("Compiling") for record in caplog.records))
-        caplog.clear()
+        compilations.clear()
+        pgm.formula("y ~ x + (1|g)", simulated(seed)).fit(progress=False).summary()
+        counts.append(len(compilations))
     assert counts[0] > 0
     assert counts[1] == 0
 
@@ -300,7 +299,6 @@ def test_other_data_of_equal_shapes_compile_nothing(caplog):
 # The default tests compile cheaply (conftest.py): every engine agrees to rounding with programs as users compile them.
 
 
-REPOSITORY = Path(__file__).parents[2]
 PROGRAM = "import json, sys; from tests.runtime import test_jit as t; print(json.dumps(getattr(t, sys.argv[1])()))"
 
 
@@ -341,7 +339,7 @@ def test_engines_agree_with_the_compilation_of_users(figures):
     flags = {"XLA_FLAGS", "JAX_TRACEBACK_IN_LOCATIONS_LIMIT"}
     environment = {name: value for name, value in os.environ.items() if name not in flags}
     command = [sys.executable, "-c", PROGRAM, figures.__name__]
-    run = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, encoding="utf-8")
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
     assert run.returncode == 0, run.stderr
     theirs, ours = json.loads(run.stdout), figures()
     assert list(theirs) == list(ours)

@@ -1,8 +1,6 @@
 """What is larger than the available memory is refused before any work; tables of rows need little."""
 
 import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,8 @@ import pytest
 
 import pgmodels as pgm
 from pgmodels.runtime import jit
+from tests.own_likelihoods import summed
+from tests.processes import python
 
 RNG = np.random.default_rng(5)
 X = RNG.uniform(-2.0, 2.0, (30, 1))
@@ -62,14 +62,6 @@ def results():
         "draws": pgm.gibbs(MODEL, X, Y, num_samples=400, num_warmup=20, num_chains=2),
         "integrated": pgm.integrate(SAMPLED, X, Y),
     }
-
-
-def summed():
-    @pgm.likelihood(support=pgm.Binary(), num_latents=2)
-    def of_sum(y, f):
-        return pgm.sigmoid(f[0] + f[1]) ** y * pgm.sigmoid(-f[0] - f[1]) ** (1 - y)
-
-    return of_sum()
 
 
 NEW = np.linspace(-2.5, 2.5, 40)[:, None]
@@ -214,7 +206,6 @@ print(np.isfinite(pgm.formula("y ~ x + (1|g)", data).fit().predictions(grouped(2
 
 @pytest.mark.slow
 def test_a_process_with_a_limit_of_addresses_is_not_aborted():
-    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, encoding="utf-8", check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("refused:") == 2
-    assert done.stdout.endswith("True\n")
+    printed = python("-c", LIMITED)
+    assert printed.count("refused:") == 2
+    assert printed.endswith("True\n")

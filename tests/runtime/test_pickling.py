@@ -3,14 +3,10 @@
 import copy
 import importlib
 import io
-import os
 import pickle
 import pkgutil
-import subprocess
-import sys
 import threading
 from itertools import product
-from pathlib import Path
 
 import cloudpickle
 import equinox as eqx
@@ -28,9 +24,9 @@ from pgmodels.runtime import precision
 from pgmodels.runtime.precision import Module, Picklable
 from tests.covering import some
 from tests.on_demand import OnDemand
-from tests.results.test_saving import LABELS, NEW, X, assert_same, figures, gp
+from tests.processes import python
+from tests.results.test_saving import LABELS, NEW, X, assert_same, figures, gp, sampled_model
 
-ROOT = Path(__file__).parents[2]
 COUNTS = np.random.default_rng(4).poisson(2.0, 14).astype(float)
 
 
@@ -90,11 +86,6 @@ class WithoutJax(pickle.Pickler):
     def reducer_override(self, thing):
         assert not isinstance(thing, jax.Array), f"an array of JAX travels: {thing}"
         return NotImplemented
-
-
-def sampled_model():
-    kernel = pgm.RBF(dist.LogNormal(0.1, 0.3), pgm.Fixed(1.1))
-    return pgm.Model(pgm.Bernoulli(), pgm.GP(kernel, mean=dist.Normal(0.0, 1.0)))
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +230,7 @@ with open(sys.argv[2], "wb") as file:
 def test_pickles_have_the_same_figures_in_a_process_without_x64(results, expected, tmp_path):
     written, answer = tmp_path / "results.pickle", tmp_path / "answer.pickle"
     written.write_bytes(pickle.dumps(dict(results)))
-    run([sys.executable, "-c", READER, str(written), str(answer)])
+    python("-c", READER, written, answer)
     there, latents = pickle.loads(answer.read_bytes())
     for name in RESULTS:
         assert_same(there[name], expected[name])
@@ -275,15 +266,9 @@ if __name__ == "__main__":
 def test_formula_of_a_script_is_pickled_to_workers_and_other_programs(tmp_path):
     script, written = tmp_path / "script.py", tmp_path / "result.pickle"
     script.write_text(SCRIPT)
-    run([sys.executable, str(script), str(written)])
+    python(script, written)
     vi, expected = pickle.loads(written.read_bytes())
     assert np.array_equal(vi.predict(NEW).mean, expected)
-
-
-def run(command):
-    environment = dict(os.environ, PYTHONPATH=str(ROOT))
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=600)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_formula_of_a_module_is_sent_by_its_name():

@@ -3,12 +3,9 @@
 import copy
 import inspect
 import json
-import os
 import pickle
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -33,6 +30,7 @@ from pgmodels.runtime.io import digest, identity
 from pgmodels.runtime.seeds import NUM_SEEDS, as_key, as_seed
 from tests import hyperpriors as priors
 from tests import made_results
+from tests.processes import python
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(6, 2))
@@ -175,7 +173,6 @@ def test_keys_follow_the_settings_of_jax():
 # Fingerprints of models, priors and runs are the same in every process.
 
 
-ROOT = Path(__file__).parents[2]
 IDENTITY_X = np.linspace(-1.0, 2.0, 6)[:, None]
 IDENTITY_Y = (np.arange(6) % 3 == 0).astype(float)
 # Continuous ones that are no prior of numbers, each by itself, with a density: joint, censored, or a base of others.
@@ -252,18 +249,11 @@ SCRIPT = "import json; from tests.runtime.test_seeds import fingerprints_here; p
 
 
 def test_fingerprints_agree_across_hash_seeds():
-    processes = []
-    for seed in ("1", "12"):
-        environment = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONHASHSEED=seed)
-        command = [sys.executable, "-c", SCRIPT]
-        processes.append(
-            subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        )
-    here = fingerprints_here()
-    for process in processes:
-        output, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors[-2000:]
-        assert json.loads(output) == here
+    with ThreadPoolExecutor(2) as pool:
+        printed = pool.map(lambda seed: python("-c", SCRIPT, PYTHONHASHSEED=seed), ("1", "12"))
+        here = fingerprints_here()
+    for text in printed:
+        assert json.loads(text) == here
     signatures = [value for name, value in here.items() if name.startswith(("prior", "model"))]
     assert len(set(signatures)) == len(signatures)
 

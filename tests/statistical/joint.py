@@ -8,18 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions.transforms import biject_to
 
-from pgmodels.kernels.columns import Difference, On
-from pgmodels.kernels.stationary import RBF, Matern32
-from pgmodels.likelihoods.named import (
-    Gaussian,
-    HeteroscedasticGaussian,
-    Laplace,
-    NegativeBinomial,
-    SigmoidPoisson,
-    StudentT,
-)
-from pgmodels.model import GP, Model
-from pgmodels.priors.inducing import Inducing
+import pgmodels as pgm
 from tests.own_likelihoods import additive, label_noise, ordered_logit, ordered_probit, varying, zero_inflated
 from tests.referees import labels, sigma, varying_generate
 from tests.registry import EVERY
@@ -33,12 +22,12 @@ OTHER_VARIANCE, OTHER_LENGTHSCALE, OTHER_MEAN = dist.LogNormal(-0.5, 0.4), dist.
 CUTS = {"first": dist.Normal(-0.8, 0.5), "gap": dist.Gamma(6.0, 7.0), "other": dist.LogNormal(0.2, 0.3)}
 
 LIKELIHOODS = {
-    "negative_binomial": (NegativeBinomial, {"dispersion": dist.Gamma(8.0, 3.0)}),
-    "sigmoid_poisson": (SigmoidPoisson, {"rate": dist.LogNormal(1.5, 0.35)}),
-    "student_t": (StudentT, {"df": dist.Uniform(2.5, 9.0), "scale": dist.LogNormal(-0.6, 0.4)}),
-    "laplace": (Laplace, {"scale": dist.LogNormal(-0.6, 0.4)}),
-    "gaussian": (Gaussian, {"scale": dist.LogNormal(-0.6, 0.4)}),
-    "heteroscedastic": (HeteroscedasticGaussian, {"precision": dist.Gamma(8.0, 2.0)}),
+    "negative_binomial": (pgm.NegativeBinomial, {"dispersion": dist.Gamma(8.0, 3.0)}),
+    "sigmoid_poisson": (pgm.SigmoidPoisson, {"rate": dist.LogNormal(1.5, 0.35)}),
+    "student_t": (pgm.StudentT, {"df": dist.Uniform(2.5, 9.0), "scale": dist.LogNormal(-0.6, 0.4)}),
+    "laplace": (pgm.Laplace, {"scale": dist.LogNormal(-0.6, 0.4)}),
+    "gaussian": (pgm.Gaussian, {"scale": dist.LogNormal(-0.6, 0.4)}),
+    "heteroscedastic": (pgm.HeteroscedasticGaussian, {"precision": dist.Gamma(8.0, 2.0)}),
     "ordered_logit": (ordered_logit, CUTS),
     "ordered_probit": (ordered_probit, CUTS),
     "zero_inflated": (zero_inflated, {"dispersion": dist.Gamma(8.0, 3.0)}),
@@ -131,25 +120,25 @@ class JointLaw:
         if name in TWO_KERNELS:
             sizes = TWO_KERNELS[name]
             one, other = of_latents(0, sizes[0]), of_latents(sizes[0], sizes[1])
-            first = RBF(read(f"{one}variance", VARIANCE), read(f"{one}lengthscale", LENGTHSCALE))
+            first = pgm.RBF(read(f"{one}variance", VARIANCE), read(f"{one}lengthscale", LENGTHSCALE))
             wrap, covariance = WRAPPED.get(name, (lambda kernel: kernel, matern32))
             second = wrap(
-                Matern32(read(f"{other}variance", OTHER_VARIANCE), read(f"{other}lengthscale", OTHER_LENGTHSCALE))
+                pgm.Matern32(read(f"{other}variance", OTHER_VARIANCE), read(f"{other}lengthscale", OTHER_LENGTHSCALE))
             )
             means = read(f"{one}mean", MEAN), read(f"{other}mean", OTHER_MEAN)
-            gps = [GP(first, means[0], size=sizes[0]), GP(second, means[1], size=sizes[1])]
+            gps = [pgm.GP(first, means[0], size=sizes[0]), pgm.GP(second, means[1], size=sizes[1])]
             self.groups = [Group(one, f"{one}mean", rbf, sizes[0]), Group(other, f"{other}mean", covariance, sizes[1])]
         else:
-            kernel = RBF(read("variance", VARIANCE), read("lengthscale", LENGTHSCALE))
-            gps = [GP(kernel, read("mean", MEAN), size=self.case.num_latents)]
+            kernel = pgm.RBF(read("variance", VARIANCE), read("lengthscale", LENGTHSCALE))
+            gps = [pgm.GP(kernel, read("mean", MEAN), size=self.case.num_latents)]
             self.groups = [Group("", "mean", rbf, self.case.num_latents)]
         if Z is not None:
-            gps = [GP(gp.kernel, gp.mean, gp.size, Inducing(Z)) for gp in gps]
+            gps = [pgm.GP(gp.kernel, gp.mean, gp.size, pgm.Inducing(Z)) for gp in gps]
         likelihood = self.case.likelihood()
         if name in LIKELIHOODS:
             family, laws = LIKELIHOODS[name]
             likelihood = family(**{key: read(key, law) for key, law in laws.items()})
-        self.model = Model(likelihood, gps)
+        self.model = pgm.Model(likelihood, gps)
 
     def _prior(self, name: str, law: Any) -> Any:
         self.priors[name] = law
@@ -276,6 +265,6 @@ def of_difference(X: np.ndarray, *values: np.ndarray) -> np.ndarray:
 
 # The second kernel of a case, its covariance, and where its hyperparameters are.
 WRAPPED = {
-    "varying": (lambda kernel: On(kernel, [1]), lambda X, *values: matern32(X[:, 1:], *values)),
-    "shared": (lambda kernel: Difference(kernel, [0], [1]), of_difference),
+    "varying": (lambda kernel: pgm.On(kernel, [1]), lambda X, *values: matern32(X[:, 1:], *values)),
+    "shared": (lambda kernel: pgm.Difference(kernel, [0], [1]), of_difference),
 }

@@ -61,6 +61,24 @@ def z_scores(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return scores[0], scores[1]
 
 
+def assert_agree(what: str, ours: np.ndarray, theirs: np.ndarray) -> None:
+    """Means and variances within four joint standard errors, which smaller samples would leave too uncertain."""
+    mean, variance = (float(np.abs(scores).max()) for scores in z_scores(ours, theirs))
+    sizes = [float(effective_sizes(x).min()) for x in (ours, theirs)]
+    print(f"{what}: |z| {mean:.2f} {variance:.2f}, least ESS {sizes[0]:.0f} {sizes[1]:.0f}")
+    assert min(sizes) > 400
+    assert max(mean, variance) < 4.0
+
+
+def errors_of_draws(draws: np.ndarray, mean: np.ndarray, C: np.ndarray) -> float:
+    """By how many standard errors means and covariances of independent draws (draws, m) are off, at most."""
+    variance = np.diag(C)
+    of_means = np.abs(draws.mean(axis=0) - mean) / np.sqrt(variance / len(draws))
+    # Var of a sample covariance: (C_ii C_jj + C_ij^2) / N.
+    error = np.sqrt((np.outer(variance, variance) + C**2) / len(draws))
+    return max(of_means.max(), np.max(np.abs(np.cov(draws.T) - C) / error))
+
+
 def effective_sizes(x: np.ndarray) -> np.ndarray:
     """Effective sample sizes of the means, (n, latents)."""
     return np.asarray(array_stats.ess(x, chain_axis=0, draw_axis=1, method="mean"))
