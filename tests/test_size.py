@@ -99,7 +99,7 @@ FIGURES = {
     "parameters typed Any": (lambda: sum(map(is_any, NODES)), 120, 400),
     "isinstance of results, priors and posteriors": (lambda: sum(map(checks_class, NODES)), 10, 25),
     "numeric constants of modules": (lambda: sum(1 for tree in TREES.values() for _ in numbers(tree)), 90, 250),
-    "lines of the tests": (lambda: lines((ROOT / "tests").rglob("*.py")), 43_900, 35_000),
+    "lines of the tests": (lambda: lines((ROOT / "tests").rglob("*.py")), 44_300, 35_000),
     "dependencies": (lambda: len(requirements()), 16, 16),
 }  # fmt: skip
 
