@@ -304,11 +304,10 @@ class LatentSite:
 class Element(Expression):
     """One element of a vector of auxiliaries."""
 
+    labels = ("vector", "position")
+
     def __init__(self, vector: Auxiliary | Expected, position: int):
         self.vector, self.position = vector, position
-
-    def _label(self) -> Hashable:
-        return (self.vector.key, self.position)
 
     def evaluate(self, env: Environment) -> Array:
         return self.vector.evaluate(env)[..., self.position : self.position + 1]

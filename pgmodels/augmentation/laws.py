@@ -1,7 +1,7 @@
 """Laws of auxiliary variables: draws, densities and averages."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -80,13 +80,12 @@ VARIANCE = "Var[f]"
 class Marginal(Expression):
     """The mean ``m`` of a latent under q (read from ``env.f``), or its variance ``v`` (the parameter VARIANCE)."""
 
+    labels = ("symbol", "latent")
+
     def __init__(self, symbol: str, latent: Latent | Latents):
         self.symbol, self.latent = symbol, latent
         self.is_vector = latent.is_vector  # type: ignore[misc]
         self.nonnegative = symbol == "v"  # type: ignore[misc]
-
-    def _label(self) -> Hashable:
-        return (self.symbol, self.latent.key)
 
     def evaluate(self, env: Environment) -> Array:
         values = env.f if self.symbol == "m" else as_array(env.parameters[VARIANCE])
@@ -99,15 +98,13 @@ class Marginal(Expression):
 class Expected(Expression):
     """The expectation of an auxiliary under q by name, as ``E[ω]``, or a component's probability, as ``q(j = 1)``."""
 
+    labels = ("name", "is_vector")
     nonnegative = True  # type: ignore[assignment]
 
     def __init__(self, auxiliary: Auxiliary | Allocated):
         self.auxiliary = auxiliary
         self.name = f"E[{auxiliary.name}]"
         self.is_vector = auxiliary.is_vector  # type: ignore[misc]
-
-    def _label(self) -> Hashable:
-        return (self.name, self.is_vector)
 
     def evaluate(self, env: Environment) -> Array:
         return env.parameters[self.name]  # type: ignore[return-value]
@@ -125,14 +122,13 @@ class Expected(Expression):
 class Tilde(Expression):
     """The value σ̃₊(z) or σ̃₋(z) under q's marginals (math: section 2), or its logarithm."""
 
+    labels = ("predictor", "side", "logarithm")
+
     def __init__(self, predictor: Predictor, side: int, logarithm: bool = False):
         self.predictor, self.side, self.logarithm = predictor, side, logarithm
         self.mean, self.variance = mean_of(predictor), variance_of(predictor)
         self.is_vector = predictor.is_vector  # type: ignore[misc]
         self.nonnegative = not logarithm  # type: ignore[misc]
-
-    def _label(self) -> Hashable:
-        return (self.predictor.key, self.side, self.logarithm)
 
     def evaluate(self, env: Environment) -> Array:
         value = log_sigmoid_tilde(self.side * self.mean.evaluate(env), self.variance.evaluate(env))
@@ -146,6 +142,7 @@ class Tilde(Expression):
 class Thinning(Expression):
     """The value 1 - σ̃₋(z), which replaces σ(z) in bounds; it is computed without cancellation."""
 
+    labels = ("down",)
     nonnegative = True  # type: ignore[assignment]
 
     def __init__(self, predictor: Predictor):
@@ -153,9 +150,6 @@ class Thinning(Expression):
         self.log_down = Tilde(predictor, -1, logarithm=True)
         self.written = add(1.0, multiply(-1.0, self.down))
         self.is_vector = predictor.is_vector  # type: ignore[misc]
-
-    def _label(self) -> Hashable:
-        return self.down.key
 
     def evaluate(self, env: Environment) -> Array:
         return -jnp.expm1(self.log_down.evaluate(env))
@@ -167,6 +161,7 @@ class Thinning(Expression):
 class Root(Expression):
     """The root ζ = sqrt(E[z^2]) under q's marginals."""
 
+    labels = ("name", "definition")
     nonnegative = True  # type: ignore[assignment]
 
     def __init__(self, name: str, predictor: Predictor):
@@ -174,9 +169,6 @@ class Root(Expression):
         mean = mean_of(predictor)
         self.definition = power(add(power(mean, 2.0), variance_of(predictor)), 0.5)
         self.is_vector = self.definition.is_vector  # type: ignore[misc]
-
-    def _label(self) -> Hashable:
-        return (self.name, self.definition.key)
 
     def evaluate(self, env: Environment) -> Array:
         return self.definition.evaluate(env)
@@ -188,14 +180,12 @@ class Root(Expression):
 class Function(Expression):
     """A named function of one argument, in the form of printed derivations."""
 
+    labels = ("name",)
     nonnegative = True  # type: ignore[assignment]
 
     def __init__(self, name: str, function: Callable[[Array], Array], argument: Expression):
         self.name, self.function, self.argument = name, function, argument
         self.children = (argument,)
-
-    def _label(self) -> Hashable:
-        return self.name
 
     def evaluate(self, env: Environment) -> Array:
         return self.function(self.argument.evaluate(env))

@@ -1,6 +1,6 @@
 """Predictors of a formula: the combinations in which latents enter it."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, combinations
@@ -161,12 +161,11 @@ def _affine_coefficients(expression: Expression) -> tuple[Expression | None, Exp
 class Auxiliary(Expression):
     """The symbol of an auxiliary variable. It counts as a coefficient, free of the latents."""
 
+    labels = ("name", "is_vector")
+
     def __init__(self, name: str, is_vector: bool):
         self.name = name
         self.is_vector = is_vector  # type: ignore[misc]
-
-    def _label(self) -> Hashable:
-        return (self.name, self.is_vector)
 
     sign = 1  # type: ignore[assignment]
     nonnegative = True  # type: ignore[assignment]
@@ -185,6 +184,7 @@ class Auxiliary(Expression):
 class Allocated(Expression):
     """The indicator that the allocation ``auxiliary`` equals ``component``."""
 
+    labels = ("component",)
     sign = 1  # type: ignore[assignment]
     nonnegative = True  # type: ignore[assignment]
 
@@ -192,9 +192,6 @@ class Allocated(Expression):
         self.auxiliary, self.component = auxiliary, component
         self.name = f"{auxiliary.name} = {component}"
         self.children = (auxiliary,)
-
-    def _label(self) -> Hashable:
-        return self.component
 
     def evaluate(self, env: Environment) -> Array:
         return (self.auxiliary.evaluate(env) == self.component).astype(env.xp.result_type(float))
@@ -305,12 +302,11 @@ Combination = dict[int, Expression]
 class PredictorSymbol(Latent):
     """The symbol of a predictor, used as a latent; ``expression`` is its combination of latents."""
 
+    labels = ("position", "size", "expression")
+
     def __init__(self, position: int, size: int, expression: Expression):
         super().__init__(position, size)
         self.expression = expression
-
-    def _label(self) -> Hashable:
-        return (self.position, self.size, self.expression.key)
 
     def notation(self, precedence: int = 0) -> Tree:
         return indexed("z", self.index)

@@ -68,7 +68,12 @@ def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: i
     low, high = np.array(np.inf), np.array(-np.inf)
     sample: Block | None = None
     keys = np.zeros(0)
-    for X, y in _pieces(rows):
+    pieces = (
+        tuple(part[start : start + BLOCK] for part in block)
+        for block in rows.blocks(None)
+        for start in range(0, max(map(len, block)), BLOCK)
+    )
+    for X, y in pieces:
         try:
             X, y = check(X, y)
         except ValueError as error:
@@ -98,12 +103,6 @@ def survey(rows: Rows, check: Callable[[np.ndarray, np.ndarray], Block], seed: i
         varies = high > low
         scaling = Scaling(np.where(varies, mean, low), np.where(varies, deviation, 1.0))
     return Survey(count, scaling, scaling(sample[0]), sample[1], digest.hexdigest())
-
-
-def _pieces(rows: Rows) -> Iterator[Block]:
-    for X, y in rows.blocks(None):
-        for start in range(0, max(len(X), len(y)), BLOCK):
-            yield X[start : start + BLOCK], y[start : start + BLOCK]
 
 
 class ArrayRows(Rows):

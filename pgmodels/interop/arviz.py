@@ -280,8 +280,8 @@ def as_draws(result: Result, f: np.ndarray, values: Mapping[str, np.ndarray]) ->
 
 def _coordinates(result: Result, f: np.ndarray, names: Mapping[str, Sequence[Any]]) -> dict[str, np.ndarray]:
     support, size = result.model.support, f.shape[3]
-    coordinates: dict[str, Any] = {"datum": np.arange(f.shape[2]), "latent": np.arange(size)}
-    coordinates["input"] = np.arange(result.X.shape[1])
+    lengths = {"datum": f.shape[2], "latent": size, "input": result.X.shape[1]}
+    coordinates: dict[str, Any] = {name: np.arange(length) for name, length in lengths.items()}
     if result.columns is not None:
         coordinates["input"] = [column.name for column in result.columns]
     if isinstance(support, Classes) and result.labels is not None and len(result.labels) == size:

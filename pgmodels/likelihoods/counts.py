@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy
+from scipy.special import expit, logit, ndtri
 
 from pgmodels.likelihoods import sampling
 from pgmodels.likelihoods.expression import Expression, Latents, Observation, Operand, VectorSymbol
@@ -72,7 +72,7 @@ def NegativeBinomial2(y: Expression, f: Expression, dispersion: Expression = POS
     num_latents=2,
     mean=lambda y, f: sigmoid(-f[1]) * exp(f[0]),
     variance=lambda y, f: sigmoid(-f[1]) * exp(f[0]) * (1 + sigmoid(f[1]) * exp(f[0])),
-    sampler=sampling.zero_inflated_poisson,
+    sampler=lambda rng, y, f: np.where(rng.random(f[1].shape) < expit(f[1]), 0.0, sampling.log_poisson(rng, y, f[0])),
 )
 def ZeroInflatedPoisson(y: Expression, f: Latents) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise Poisson with mean exp(f[0]).
@@ -89,7 +89,9 @@ def ZeroInflatedPoisson(y: Expression, f: Latents) -> Expression:
     variance=lambda y, f, dispersion: (
         sigmoid(-f[1]) * exp(f[0]) * (1 + exp(f[0]) / dispersion + sigmoid(f[1]) * exp(f[0]))
     ),
-    sampler=sampling.zero_inflated_negative_binomial,
+    sampler=lambda rng, y, f, dispersion: np.where(
+        rng.random(f[1].shape) < expit(f[1]), 0.0, sampling.negative_binomial_2(rng, y, f[0], dispersion)
+    ),
 )
 def ZeroInflatedNegativeBinomial(y: Expression, f: Latents, dispersion: Expression = POSITIVE) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise as ``NegativeBinomial2`` of f[0]. All engines take it.
@@ -176,8 +178,8 @@ def BetaBinomial(y: Observation, f: Expression, precision: Expression = POSITIVE
 # The distribution function of the noise of the latent, its draws by their shape, and its quantile function.
 _LINKS: dict[str, tuple[Callable[[Operand], Expression], Callable[..., np.ndarray], Callable[[np.ndarray], np.ndarray]]]
 _LINKS = {
-    "logit": (sigmoid, lambda rng, shape: rng.logistic(size=shape), scipy.special.logit),
-    "probit": (normal_cdf, lambda rng, shape: rng.standard_normal(shape), scipy.special.ndtri),
+    "logit": (sigmoid, lambda rng, shape: rng.logistic(size=shape), logit),
+    "probit": (normal_cdf, lambda rng, shape: rng.standard_normal(shape), ndtri),
     "cloglog": (
         lambda z: 1 - exp(-exp(z)),
         lambda rng, shape: -rng.gumbel(size=shape),

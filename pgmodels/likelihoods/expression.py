@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
@@ -176,18 +176,17 @@ class Expression(ABC):
     writer: ClassVar[Callable[[Expression, int], Tree]]
 
     children: tuple[Expression, ...] = ()
-    # The attributes in which nodes with equal children may differ.
+    # The attributes in which nodes with equal children may differ; of expressions and predictors, their keys.
     labels: ClassVar[tuple[str, ...]] = ()
 
     @cached_property
     def key(self) -> tuple:
         """The structure as nested tuples: equal keys mean equal formulas."""
-        # Saved files have keys of this form.
-        return (type(self).__name__, self._label(), *(child.key for child in self.children))
-
-    def _label(self) -> Hashable:
         values = tuple(getattr(self, name) for name in self.labels)
-        return values[0] if len(values) == 1 else values or ""
+        values = tuple(getattr(value, "key", value) for value in values)
+        # Saved files have keys of this form.
+        label = values[0] if len(values) == 1 else values or ""
+        return (type(self).__name__, label, *(child.key for child in self.children))
 
     @cached_property
     def latent_free(self) -> bool:
@@ -269,12 +268,8 @@ class Expression(ABC):
     __pow__, __rpow__ = _operator(lambda algebra, x, z: algebra.power(x, z))
     __lt__, __gt__ = _operator(lambda algebra, x, z: algebra.compare("<", x, z))
     __le__, __ge__ = _operator(lambda algebra, x, z: algebra.compare("<=", x, z))
-
-    def __eq__(self, other: Operand) -> Expression:  # type: ignore[override]
-        return self.algebra.compare("==", self, other)
-
-    def __ne__(self, other: Operand) -> Expression:  # type: ignore[override]
-        return self.algebra.compare("!=", self, other)
+    __eq__ = _operator(lambda algebra, x, z: algebra.compare("==", x, z))[0]  # type: ignore[assignment]
+    __ne__ = _operator(lambda algebra, x, z: algebra.compare("!=", x, z))[0]  # type: ignore[assignment]
 
     def __neg__(self) -> Expression:
         return self.algebra.multiply(-1.0, self)
@@ -309,14 +304,8 @@ class Constant(Expression):
         self.value = float(value)
         if not math.isfinite(self.value):
             raise ValueError(f"a formula contains the number {value!r}; every number in it must be finite.")
-
-    @cached_property
-    def sign(self) -> int | None:
-        return 1 if self.value >= 0 else -1
-
-    @cached_property
-    def nonnegative(self) -> bool:
-        return self.value >= 0
+        self.nonnegative = self.value >= 0  # type: ignore[misc]
+        self.sign = 1 if self.nonnegative else -1  # type: ignore[misc]
 
     def evaluate(self, env: Environment) -> Array:
         return env.xp.full((1, 1), self.value)
@@ -356,10 +345,7 @@ class ParameterSymbol(Expression):
         self.place = entry if isinstance(entry, int) else None
         if isinstance(entry, Expression):
             self.children = (entry,)
-
-    @cached_property
-    def nonnegative(self) -> bool:
-        return self.positive
+        self.nonnegative = positive  # type: ignore[misc]
 
     def evaluate(self, env: Environment) -> Array:
         value = env.array(env.parameters[self.name])
@@ -440,7 +426,7 @@ class LatentSymbol(Expression):
 class Latent(LatentSymbol):
     """One latent value: ``f`` in a model with one latent, else ``f[j]``."""
 
-    labels = ("position", "size")
+    labels: ClassVar[tuple[str, ...]] = ("position", "size")
 
     def __init__(self, position: int, size: int):
         self.position, self.size = position, size

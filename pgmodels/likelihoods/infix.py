@@ -48,10 +48,18 @@ def write(expression: Expression, precedence: int = 0) -> Tree:
             return _sum(expression, precedence)
         case Product():
             return _product(expression, precedence)
-        case Power():
-            return _power(expression, precedence)
-        case Call():
-            return _call(expression, precedence)
+        case Power(base=base, exponent=Constant(value=value)) if value < 0:
+            return tree(fraction(1, power(base, -value)), precedence)
+        case Power(base=base, exponent=Constant(value=0.5)):
+            return call("sqrt", base)
+        case Power(base=base, exponent=exponent):
+            return tree(raised(base, exponent), precedence)
+        case Call(name="abs", argument=argument):
+            return bracketed(argument, "||")
+        case Call(name="log", argument=Call() as inner) if precedence < 3:
+            return Applied(Name("log"), inner.notation())
+        case Call(name=name, argument=argument):
+            return call(_FUNCTIONS.get(name, name), argument)
         case Comparison():
             return bracketed(line(expression.lhs, _SIGNS[expression.operator], expression.rhs), "[]")
         case Reduction():
@@ -85,22 +93,6 @@ def _product(product: Product, precedence: int) -> Tree:
             number *= common
             above.append(rest)
     return _ratio(number, above, below, precedence)
-
-
-def _power(expression: Power, precedence: int) -> Tree:
-    if isinstance(expression.exponent, Constant) and expression.exponent.value < 0:
-        return tree(fraction(1, power(expression.base, -expression.exponent.value)), precedence)
-    if isinstance(expression.exponent, Constant) and expression.exponent.value == 0.5:
-        return call("sqrt", expression.base)
-    return tree(raised(expression.base, expression.exponent), precedence)
-
-
-def _call(expression: Call, precedence: int) -> Tree:
-    if expression.name == "abs":
-        return bracketed(expression.argument, "||")
-    if expression.name == "log" and isinstance(expression.argument, Call) and precedence < 3:
-        return Applied(Name("log"), expression.argument.notation())
-    return call(_FUNCTIONS.get(expression.name, expression.name), expression.argument)
 
 
 def _ratio(number: float, above: list[Expression], below: list[Expression], precedence: int) -> Tree:

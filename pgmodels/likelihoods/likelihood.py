@@ -29,16 +29,8 @@ from pgmodels.likelihoods.operations import Call, Largest, Power, Product, Sum, 
 from pgmodels.likelihoods.supports import AnyNumber, Classes, Given, Positive, Real, Support, Undeclared, first_row
 from pgmodels.numerics.elementary import RealArray
 from pgmodels.parameters.parameter import Parameter, as_declared
+from pgmodels.runtime import precision
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.precision import (
-    DoublePrecision,
-    Module,
-    PickledByName,
-    PickledByValue,
-    as_array,
-    double_precision,
-    pack_function,
-)
 
 
 def is_gaussian(formula: Expression) -> bool:
@@ -93,7 +85,7 @@ Symbols = tuple[tuple[str, bool, int | None], ...]
 Values = Mapping[str, ArrayLike]
 
 
-class Likelihood(DoublePrecision, Module):
+class Likelihood(precision.DoublePrecision, precision.Module):
     """The density p(y | f) of one datum as a formula.
 
     ``parameters`` has a Parameter for each argument of the formula after ``y`` and ``f``. ``num_latents`` is the number
@@ -227,7 +219,8 @@ class LikelihoodFamily:
         num_latents: int | None,
         sampler: Sampler | None,
     ):
-        arguments = _read_arguments(function, "the formula")
+        arguments = _read_arguments(function, "the formula")[2:]
+        names = [argument.name for argument in arguments]
         if (mean is None) != (variance is None):
             declared, missing = ("mean", "variance") if variance is None else ("variance", "mean")
             raise ValueError(
@@ -238,15 +231,13 @@ class LikelihoodFamily:
             if formula is None:
                 continue
             others = [argument.name for argument in _read_arguments(formula, f"{name}=")[2:]]
-            if sorted(others) != sorted(argument.name for argument in arguments[2:]):
+            if sorted(others) != sorted(names):
                 raise ValueError(
                     f"{name}= of the likelihood {function.__name__} must accept y, f and the formula's parameters "
-                    f"({', '.join(argument.name for argument in arguments[2:]) or 'none'}); got "
-                    f"({', '.join(others) or 'none'}) after the first two."
+                    f"({', '.join(names) or 'none'}); got ({', '.join(others) or 'none'}) after the first two."
                 )
         if sampler is not None:
             accepted = list(inspect.signature(sampler).parameters) if callable(sampler) else []
-            names = [argument.name for argument in arguments[2:]]
             if sorted(accepted[3:]) != sorted(names) or len(accepted) < 3:
                 raise ValueError(
                     f"sampler of the likelihood {function.__name__} must be a function "
@@ -258,15 +249,14 @@ class LikelihoodFamily:
                 f"{support!r}."
             )
         self.function, self.support, self.mean, self.variance = function, support, mean, variance
-        self.num_latents, self.sampler = num_latents, sampler
-        self.arguments = arguments[2:]
+        self.num_latents, self.sampler, self.arguments = num_latents, sampler, arguments
         self.__name__, self.__qualname__ = function.__name__, function.__qualname__
         self.__module__ = function.__module__
         self.__doc__ = function.__doc__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        reference = pack_function(self)
-        if isinstance(reference, PickledByName):
+        reference = precision.pack_function(self)
+        if isinstance(reference, precision.PickledByName):
             return reference.__reduce__()
         function, mean, variance, sampler = pack_functions(self.function, self.mean, self.variance, self.sampler)
         return LikelihoodFamily, (function, self.support, mean, variance, self.num_latents, sampler)
@@ -413,11 +403,11 @@ def likelihood(
 
 def pack_functions(
     function: Formula, mean: Formula | None, variance: Formula | None, sampler: Sampler | None
-) -> list[PickledByName | PickledByValue | None]:
+) -> list[precision.PickledByName | precision.PickledByValue | None]:
     """Return the functions of a likelihood for pickling; functions of a module are stored by name."""
     roles = {"function": function, "mean": mean, "variance": variance, "sampler": sampler}
     family = getattr(function, "__qualname__", "")
-    return [f and pack_function(f, f"{family}.{role}") for role, f in roles.items()]
+    return [f and precision.pack_function(f, f"{family}.{role}") for role, f in roles.items()]
 
 
 # Up to this number of latents, NumPy evaluates a formula faster than a program is compiled.
@@ -429,7 +419,7 @@ def _run(program: compiled[..., R], likelihood: Likelihood, y: ArrayLike, f: Arr
     """Evaluate a program at latents f (..., n, L): by NumPy if they are few, else compiled."""
     traced = formulas, np.shape(f)[-1], likelihood.symbols
     if np.size(f) > _FEW:
-        return program(*traced, as_array(y), as_array(f), likelihood.values)
+        return program(*traced, precision.as_array(y), precision.as_array(f), likelihood.values)
     env = likelihood.at(y, f)
     return program.__wrapped__(*traced, env.y, env.f, env.parameters)
 
@@ -493,7 +483,7 @@ def columns_of(formula: Expression) -> list[int]:
     return [node.column for node in _nodes(formula) if isinstance(node, Observation) and node.column is not None]
 
 
-@double_precision
+@precision.double_precision
 def log_density(likelihood: Likelihood, y: ArrayLike, f: ArrayLike) -> np.ndarray:
     """Return log p(y | f) of each datum, shape (..., n), for f (..., n, latents).
 

@@ -307,7 +307,7 @@ class Switched:
     def __call__(self, y: Observation, f: Latent | Latents, **parameters: ParameterSymbol | VectorSymbol) -> Expression:
         factors = []
         for output, likelihood in enumerate(self.likelihoods):
-            values = {name: parameters[_name(name, output)] for name in likelihood.parameters}
+            values = {name: parameters[f"{name}_{output}"] for name in likelihood.parameters}
             columns = likelihood.support(self.num_latents).num_columns
             observed = y[0] if columns == 1 else _Observed(y)
             # A power of 0 is 1 even if another output's factor is undefined; a product with 0 would be undefined.
@@ -333,13 +333,6 @@ def _formula(likelihood: Likelihood, size: int, kind: str) -> Formula | None:
     return lambda y, f, **parameters: power_mean(2, f, parameters) - power_mean(1, f, parameters) ** 2
 
 
-def _has_moments(likelihood: Likelihood, size: int) -> bool:
-    """Return whether formulas of mean and variance exist; sums need probabilities that sum to 1."""
-    if likelihood.conditional_mean is not None and likelihood.conditional_variance is not None:
-        return True
-    return _formula(likelihood, size, "mean") is not None and is_normalised(likelihood, size) is True
-
-
 @dataclass(frozen=True)
 class SwitchedSampler:
     """A sampler of y for several outputs."""
@@ -354,7 +347,7 @@ class SwitchedSampler:
             if rows.size:
                 support = likelihood.support(f.shape[1])
                 covariates = support.covariate_columns(columns_of_output(y[rows], support.num_columns))
-                here = {n: np.atleast_2d(values[_name(n, output)]).T[rows] for n in likelihood.parameters}
+                here = {n: np.atleast_2d(values[f"{n}_{output}"]).T[rows] for n in likelihood.parameters}
                 drawn[rows] = draw_observations(likelihood, f[rows], covariates, rng, here)
         return drawn
 
@@ -417,9 +410,14 @@ def SwitchedLikelihood(likelihoods: Sequence[Likelihood], num_latents: int | Non
                 f"({support!r}), but an output must have one value: write one formula with a power of (y[1] == k) "
                 "for each output."
             )
-    has_moments = all(_has_moments(likelihood, size) for likelihood in listed)
+    # Moments are declared, or sums over values, which need probabilities that sum to 1.
+    has_moments = all(
+        (likelihood.conditional_mean is not None and likelihood.conditional_variance is not None)
+        or (_formula(likelihood, size, "mean") is not None and is_normalised(likelihood, size) is True)
+        for likelihood in listed
+    )
     return Likelihood(
-        {_name(name, k): p for k, likelihood in enumerate(listed) for name, p in likelihood.parameters.items()},
+        {f"{name}_{k}": p for k, likelihood in enumerate(listed) for name, p in likelihood.parameters.items()},
         name="SwitchedLikelihood",
         function=Switched(listed, "density", size),
         declared_support=SwitchedSupport(supports),
@@ -428,7 +426,3 @@ def SwitchedLikelihood(likelihoods: Sequence[Likelihood], num_latents: int | Non
         num_latents=size,
         sampler=SwitchedSampler(listed),
     )
-
-
-def _name(parameter: str, output: int) -> str:
-    return f"{parameter}_{output}"

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import scipy
+from scipy.special import expit, log_expit, ndtr
 
+from pgmodels.likelihoods import supports
 from pgmodels.likelihoods.expression import Expression, Latents, Observation, Operand
 from pgmodels.likelihoods.likelihood import Likelihood, likelihood
 from pgmodels.likelihoods.operations import (
@@ -24,30 +25,19 @@ from pgmodels.likelihoods.operations import (
     sum_,
 )
 from pgmodels.likelihoods.sampling import beta, negative_binomial, poisson, robust_max, stick_breaking
-from pgmodels.likelihoods.supports import (
-    Binary,
-    Classes,
-    Counts,
-    Given,
-    IntervalCensored,
-    Positive,
-    Real,
-    SuccessesOfTrials,
-    UnitInterval,
-)
 from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_declared
 
 # A required parameter has no default value. A formula is called with symbols instead of parameters.
 POSITIVE: Any = Parameter(None, positive=True)
 
 
-@likelihood(support=Binary(), num_latents=1, sampler=lambda rng, y, f: rng.random(f.shape) < scipy.special.expit(f))
+@likelihood(support=supports.Binary(), num_latents=1, sampler=lambda rng, y, f: rng.random(f.shape) < expit(f))
 def Bernoulli(y: Expression, f: Expression) -> Expression:
     """A label y that is 1 with probability σ(f) and 0 otherwise."""
     return sigmoid(f) ** y * sigmoid(-f) ** (1 - y)
 
 
-@likelihood(support=Binary(), num_latents=1, sampler=lambda rng, y, f: rng.random(f.shape) < scipy.special.ndtr(f))
+@likelihood(support=supports.Binary(), num_latents=1, sampler=lambda rng, y, f: rng.random(f.shape) < ndtr(f))
 def Probit(y: Expression, f: Expression) -> Expression:
     """A label y that is 1 with probability Φ(f) and 0 otherwise."""
     return normal_cdf(f) ** y * normal_cdf(-f) ** (1 - y)
@@ -59,11 +49,11 @@ def binomial_coefficient(trials: Expression, successes: Expression) -> Expressio
 
 
 @likelihood(
-    support=SuccessesOfTrials(),
+    support=supports.SuccessesOfTrials(),
     num_latents=1,
     mean=lambda y, f: y[1] * sigmoid(f),
     variance=lambda y, f: y[1] * sigmoid(f) * sigmoid(-f),
-    sampler=lambda rng, y, f: rng.binomial(y[1].astype(np.int64), scipy.special.expit(f)),
+    sampler=lambda rng, y, f: rng.binomial(y[1].astype(np.int64), expit(f)),
 )
 def Binomial(y: Observation, f: Expression) -> Expression:
     """Successes among trials, y = (successes, trials), with probability σ(f) of a success.
@@ -81,7 +71,7 @@ def Binomial(y: Observation, f: Expression) -> Expression:
 
 
 @likelihood(
-    support=Counts(),
+    support=supports.Counts(),
     num_latents=1,
     mean=lambda y, f, dispersion: dispersion * exp(f),
     variance=lambda y, f, dispersion: dispersion * exp(f) * (1 + exp(f)),
@@ -100,11 +90,11 @@ def NegativeBinomial(y: Expression, f: Expression, dispersion: Expression = POSI
 
 
 @likelihood(
-    support=Counts(),
+    support=supports.Counts(),
     num_latents=1,
     mean=lambda y, f, rate: rate * sigmoid(f),
     variance=lambda y, f, rate: rate * sigmoid(f),
-    sampler=lambda rng, y, f, rate: poisson(rng, rate * scipy.special.expit(f)),
+    sampler=lambda rng, y, f, rate: poisson(rng, rate * expit(f)),
 )
 def SigmoidPoisson(y: Expression, f: Expression, rate: Expression = POSITIVE) -> Expression:
     """A Poisson count y with mean rate · σ(f).
@@ -118,7 +108,7 @@ def SigmoidPoisson(y: Expression, f: Expression, rate: Expression = POSITIVE) ->
 
 
 # The class whose log σ(f) plus Gumbel noise is largest.
-@likelihood(sampler=lambda rng, y, f: np.argmax(scipy.special.log_expit(f) + rng.gumbel(size=f.shape), axis=0))
+@likelihood(sampler=lambda rng, y, f: np.argmax(log_expit(f) + rng.gumbel(size=f.shape), axis=0))
 def _logistic_softmax(y: Expression, f: Latents) -> Expression:
     return sigmoid(f[y]) / sum_(sigmoid(f))
 
@@ -172,7 +162,7 @@ def Softmax(num_classes: int) -> Likelihood:
     ValueError
         If ``num_classes`` is not a whole number >= 2.
     """
-    return _sized(_softmax(), "Softmax", num_classes)
+    return sized(_softmax(), "Softmax", num_classes)
 
 
 def RobustMax(num_classes: int, error: Hyperparameter = 1e-3) -> Likelihood:
@@ -216,7 +206,7 @@ def RobustMax(num_classes: int, error: Hyperparameter = 1e-3) -> Likelihood:
             f"error of RobustMax must be above 0 and below 1; got {error!r}. At 0 or 1 an observation that contradicts "
             "the largest latent has probability 0: use a small number such as 1e-3, with pgm.Fixed to keep it."
         )
-    return _sized(_robust_max(parameter), "RobustMax", num_classes)
+    return sized(_robust_max(parameter), "RobustMax", num_classes)
 
 
 def MultinomialProbit(num_classes: int) -> Likelihood:
@@ -248,7 +238,7 @@ def MultinomialProbit(num_classes: int) -> Likelihood:
     ----------
     Albert and Chib 1993; Girolami and Rogers 2006.
     """
-    return _sized(_multinomial_probit(), "MultinomialProbit", num_classes)
+    return sized(_multinomial_probit(), "MultinomialProbit", num_classes)
 
 
 def LogisticSoftmax(num_classes: int) -> Likelihood:
@@ -263,7 +253,7 @@ def LogisticSoftmax(num_classes: int) -> Likelihood:
     ----------
     Galy-Fajou et al. 2019, equation 5.
     """
-    return _sized(_logistic_softmax(), "LogisticSoftmax", num_classes)
+    return sized(_logistic_softmax(), "LogisticSoftmax", num_classes)
 
 
 def StickBreaking(num_classes: int) -> Likelihood:
@@ -278,16 +268,17 @@ def StickBreaking(num_classes: int) -> Likelihood:
     ----------
     Linderman, Johnson and Adams 2015.
     """
-    return _sized(_stick_breaking(), "StickBreaking", num_classes, fewer=1)
+    return sized(_stick_breaking(), "StickBreaking", num_classes, fewer=1)
 
 
-def _sized(formula: Likelihood, name: str, num_classes: int, fewer: int = 0) -> Likelihood:
-    support = Classes(num_classes)
+def sized(formula: Likelihood, name: str, num_classes: int, fewer: int = 0) -> Likelihood:
+    """Return a likelihood of classes by name, with a latent for each of them but ``fewer``."""
+    support = supports.Classes(num_classes)
     return replace(formula, name=name, declared_support=support, num_latents=support.num_classes - fewer)
 
 
 @likelihood(
-    support=Real(),
+    support=supports.Real(),
     num_latents=1,
     mean=lambda y, f, df, scale: f,
     # The variance is infinite for df <= 2, and the indicator is 0 there.
@@ -309,7 +300,7 @@ def StudentT(y: Expression, f: Expression, df: Expression = POSITIVE, scale: Exp
 
 
 @likelihood(
-    support=Real(),
+    support=supports.Real(),
     num_latents=1,
     mean=lambda y, f, scale: f,
     variance=lambda y, f, scale: 2 * scale**2,
@@ -326,7 +317,7 @@ def Laplace(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expre
     return exp(-abs(y - f) / scale) / (2 * scale)
 
 
-@likelihood(support=Real(), num_latents=1, mean=lambda y, f, scale: f, variance=lambda y, f, scale: scale**2)
+@likelihood(support=supports.Real(), num_latents=1, mean=lambda y, f, scale: f, variance=lambda y, f, scale: scale**2)
 def Gaussian(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """A real number y = f + Gaussian noise.
 
@@ -339,7 +330,7 @@ def Gaussian(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Expr
 
 
 @likelihood(
-    support=Real(),
+    support=supports.Real(),
     num_latents=2,
     mean=lambda y, f, precision: f[0],
     variance=lambda y, f, precision: 1 / (precision * sigmoid(f[1])),
@@ -356,7 +347,7 @@ def HeteroscedasticGaussian(y: Expression, f: Latents, precision: Expression = P
 
 
 @likelihood(
-    support=Positive(),
+    support=supports.Positive(),
     num_latents=1,
     mean=lambda y, f, shape: exp(f),
     variance=lambda y, f, shape: exp(2 * f) / shape,
@@ -376,7 +367,7 @@ def Gamma(y: Expression, f: Expression, shape: Expression = POSITIVE) -> Express
 
 
 @likelihood(
-    support=Positive(),
+    support=supports.Positive(),
     num_latents=1,
     mean=lambda y, f, scale: exp(f + scale**2 / 2),
     variance=lambda y, f, scale: exp(2 * f + 2 * scale**2) * (1 - exp(-(scale**2))),
@@ -394,7 +385,7 @@ def LogNormal(y: Expression, f: Expression, scale: Expression = POSITIVE) -> Exp
 
 
 @likelihood(
-    support=UnitInterval(),
+    support=supports.UnitInterval(),
     num_latents=1,
     mean=lambda y, f, precision: sigmoid(f),
     variance=lambda y, f, precision: sigmoid(f) * sigmoid(-f) / (1 + precision),
@@ -423,7 +414,12 @@ def Beta(y: Expression, f: Expression, precision: Expression = POSITIVE) -> Expr
 # Likelihoods of measurements with Gaussian noise: of known size, or with censored values.
 
 
-@likelihood(support=Given(Real(), Positive()), num_latents=1, mean=lambda y, f: f, variance=lambda y, f: y[1] ** 2)
+@likelihood(
+    support=supports.Given(supports.Real(), supports.Positive()),
+    num_latents=1,
+    mean=lambda y, f: f,
+    variance=lambda y, f: y[1] ** 2,
+)
 def KnownNoise(y: Observation, f: Expression) -> Expression:
     """A measurement y = (value, noise): value = f + Gaussian noise, whose standard deviation is known for each datum.
 
@@ -433,7 +429,7 @@ def KnownNoise(y: Observation, f: Expression) -> Expression:
 
 
 @likelihood(
-    support=IntervalCensored(-np.inf),
+    support=supports.IntervalCensored(-np.inf),
     num_latents=1,
     mean=lambda y, f, scale: f,
     variance=lambda y, f, scale: scale**2,
@@ -461,25 +457,25 @@ def CensoredGaussian(y: Observation, f: Expression, scale: Expression = POSITIVE
 LOGISTIC_VARIANCE = 2.897
 
 
-@likelihood(support=Given(Real(), Positive()), num_latents=1)
+@likelihood(support=supports.Given(supports.Real(), supports.Positive()), num_latents=1)
 def known_noise(y: Observation, f: Expression) -> Expression:
     """A number y[0] = f + Gaussian noise with variance y[1]. Source: Passerello 2021, section 3."""
     return normal_pdf(y[0], f, sqrt(y[1]))
 
 
-@likelihood(support=Binary(), num_latents=1)
+@likelihood(support=supports.Binary(), num_latents=1)
 def gpc_1_labels(y: Expression, f: Expression, error: Expression) -> Expression:
     """The sign of f as a label, with random errors. Source: Liu et al. 2019, section II."""
     return with_errors(step((2 * y - 1) * f), error)
 
 
-@likelihood(support=Binary(), num_latents=1)
+@likelihood(support=supports.Binary(), num_latents=1)
 def gpc_2_labels(y: Expression, f: Expression, error: Expression) -> Expression:
     """Like ``gpc_1_labels``, with standard normal noise added to f."""
     return with_errors(normal_cdf((2 * y - 1) * f), error)
 
 
-@likelihood(support=Binary(), num_latents=1)
+@likelihood(support=supports.Binary(), num_latents=1)
 def gpc_3_labels(y: Expression, f: Expression, error: Expression) -> Expression:
     """Like ``gpc_1_labels``, with nearly logistic noise added to f."""
     return with_errors(normal_cdf((2 * y - 1) * f / np.sqrt(LOGISTIC_VARIANCE)), error)

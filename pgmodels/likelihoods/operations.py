@@ -294,10 +294,7 @@ class Call(Expression):
     def __init__(self, name: str, argument: Expression):
         self.name, self.argument = name, argument
         self.children = (argument,)
-
-    @cached_property
-    def nonnegative(self) -> bool:
-        return self.name in _LOGARITHMS or self.name in ("step", "abs")
+        self.nonnegative = name in _LOGARITHMS or name in ("step", "abs")  # type: ignore[misc]
 
     @cached_property
     def extreme(self) -> bool:
@@ -532,15 +529,9 @@ class Largest(Expression):
     def __init__(self, latents: Latents, index: Expression, noise: Expression):
         self.latents, self.index, self.noise = latents, index, noise
         self.children = (latents, index, noise)
-
-    @cached_property
-    def is_indicator(self) -> bool:
-        """Whether there is no noise, so that the value jumps."""
-        return isinstance(self.noise, Constant) and self.noise.value == 0.0
-
-    @cached_property
-    def extreme(self) -> bool:
-        return not self.is_indicator
+        # Without noise the value jumps.
+        self.is_indicator = isinstance(noise, Constant) and noise.value == 0.0
+        self.extreme = not self.is_indicator  # type: ignore[misc]
 
     def chosen(self, env: Environment) -> Array:
         """Whether each latent is the one of the index, (..., n, latents)."""
@@ -566,14 +557,11 @@ def jumps(formula: Expression) -> Iterator[Expression]:
     """The steps and largest latents of a formula, at which it jumps as a function of the latents."""
     if formula.latent_free:
         return
-    if isinstance(formula, Largest):
-        if formula.is_indicator:
-            yield formula
-    else:
-        if isinstance(formula, Call) and formula.name == "step":
-            yield formula
-        for child in formula.children:
-            yield from jumps(child)
+    is_step = isinstance(formula, Call) and formula.name == "step"
+    if is_step or (isinstance(formula, Largest) and formula.is_indicator):
+        yield formula
+    for child in () if isinstance(formula, Largest) else formula.children:
+        yield from jumps(child)
 
 
 # Functions for the formulas of likelihoods.

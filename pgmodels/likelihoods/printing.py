@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, dataclass_transform
 
 # Notation trees of formulas: symbols and words, printed as plain text or LaTeX. The functions build trees from
 # operands: expressions, numbers, trees or strings (a sign such as ``=``, else a name). Operands that bind less tightly
@@ -15,37 +15,36 @@ _UPRIGHT = {"E", "N", "Γ", "Φ"}
 SIGNS = {"+", "-", "=", "~", "≥", "≤", "≠", "<", ">", "·", ",", ";", "|", "‖", "..."}
 
 
+@dataclass_transform(frozen_default=True)
 class Tree:
-    """A node of a notation tree."""
+    """A node of a notation tree; its classes are frozen dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
 
-@dataclass(frozen=True)
 class Words(Tree):
     """Words between symbols."""
 
     text: str
 
 
-@dataclass(frozen=True)
 class Name(Tree):
     """A variable, a parameter or the name of a function."""
 
     text: str
 
 
-@dataclass(frozen=True)
 class ParameterName(Name):
     """The name of a parameter of the likelihood, chosen by the user."""
 
 
-@dataclass(frozen=True)
 class Number(Tree):
     """A number."""
 
     text: str
 
 
-@dataclass(frozen=True)
 class Operator(Tree):
     """An operator, a relation or a separator; ``prefix`` means that it has no left operand."""
 
@@ -53,12 +52,10 @@ class Operator(Tree):
     prefix: bool
 
 
-@dataclass(frozen=True)
 class Apart(Tree):
     """A separator between formulas in one line."""
 
 
-@dataclass(frozen=True)
 class Big(Tree):
     """The sign Σ, Π or ∫ with lower and upper limits; its operand follows among the factors."""
 
@@ -67,7 +64,6 @@ class Big(Tree):
     above: Tree | None = None
 
 
-@dataclass(frozen=True)
 class Indexed(Tree):
     """A name with an index."""
 
@@ -75,7 +71,6 @@ class Indexed(Tree):
     index: Tree
 
 
-@dataclass(frozen=True)
 class Powered(Tree):
     """A base with an exponent."""
 
@@ -83,7 +78,6 @@ class Powered(Tree):
     exponent: Tree
 
 
-@dataclass(frozen=True)
 class Fraction(Tree):
     """A numerator over a denominator."""
 
@@ -91,7 +85,6 @@ class Fraction(Tree):
     below: Tree
 
 
-@dataclass(frozen=True)
 class Bracketed(Tree):
     """A formula in brackets, or between the bars of an absolute value."""
 
@@ -100,7 +93,6 @@ class Bracketed(Tree):
     closing: str
 
 
-@dataclass(frozen=True)
 class Applied(Tree):
     """A function and its argument, with brackets, or without them as in log Φ(z)."""
 
@@ -108,14 +100,12 @@ class Applied(Tree):
     argument: Tree
 
 
-@dataclass(frozen=True)
 class Differential(Tree):
     """The dω at the end of an integral over ω."""
 
     variable: Tree
 
 
-@dataclass(frozen=True)
 class Derivative(Tree):
     """The partial derivative ∂B/∂m."""
 
@@ -123,14 +113,12 @@ class Derivative(Tree):
     by: Tree
 
 
-@dataclass(frozen=True)
 class Factors(Tree):
     """Factors side by side."""
 
     items: tuple[Tree, ...]
 
 
-@dataclass(frozen=True)
 class Chain(Tree):
     """Formulas with operators and words between them."""
 

@@ -64,18 +64,6 @@ def negative_binomial_2(rng: Generator, y: np.ndarray, f: np.ndarray, dispersion
     return negative_binomial(rng, y, f - np.log(dispersion), dispersion)
 
 
-def zero_inflated_poisson(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
-    """Draw counts of ``ZeroInflatedPoisson``."""
-    return np.where(rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, log_poisson(rng, y, f[0]))
-
-
-def zero_inflated_negative_binomial(rng: Generator, y: np.ndarray, f: np.ndarray, dispersion: np.ndarray) -> np.ndarray:
-    """Draw counts of ``ZeroInflatedNegativeBinomial``."""
-    return np.where(
-        rng.random(f[1].shape) < scipy.special.expit(f[1]), 0.0, negative_binomial_2(rng, y, f[0], dispersion)
-    )
-
-
 def hurdle_poisson(rng: Generator, y: np.ndarray, f: np.ndarray) -> np.ndarray:
     """Draw counts of ``HurdlePoisson``: the first event of a Poisson process, given that it occurs, and later ones."""
     rate = np.exp(f[0])

@@ -472,14 +472,10 @@ class Given(Support):
         if any(part.num_columns != 1 for part in covariates):
             raise ValueError(f"each covariate of Given is one column; got {covariates!r}.")
         self.observed, self.covariates = observed, covariates
+        self.num_columns = observed.num_columns + len(covariates)
 
     def __repr__(self) -> str:
         return f"Given{(self.observed, *self.covariates)!r}"
-
-    @property
-    def num_columns(self) -> int:  # type: ignore[override]
-        """The number of columns of y."""
-        return self.observed.num_columns + len(self.covariates)
 
     @property
     def num_covariates(self) -> int:
@@ -595,11 +591,8 @@ class Censored(Support):
     """
 
     num_columns = 2
-
-    @property
-    def num_covariates(self) -> int:
-        """0: the event indicator is observed together with the time, and predictions are of the time to the event."""
-        return 0
+    # The event indicator is observed together with the time, and predictions are of the time to the event.
+    num_covariates = 0  # type: ignore[assignment]
 
     def others(self, covariates: np.ndarray) -> np.ndarray:
         return np.ones((len(covariates), 1))
@@ -694,6 +687,8 @@ class IntervalCensored(Support):
     """
 
     num_columns = 3
+    # Codes are observed together with the values, and predictions are of the value itself.
+    num_covariates = 0  # type: ignore[assignment]
 
     def __init__(self, low: float = 0.0):
         if low not in (0.0, -np.inf):
@@ -701,11 +696,6 @@ class IntervalCensored(Support):
                 f"low of IntervalCensored must be 0 for times or -inf for any numbers; got {shorten(low)}."
             )
         self.low = float(low)
-
-    @property
-    def num_covariates(self) -> int:
-        """0: codes are observed together with the values, and predictions are of the value itself."""
-        return 0
 
     def others(self, covariates: np.ndarray) -> np.ndarray:
         return np.ones((len(covariates), 2))

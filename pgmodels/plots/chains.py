@@ -9,20 +9,7 @@ from matplotlib.lines import Line2D
 
 from pgmodels.diagnostics.compare import ESS_LIMITS, RHAT_LIMITS, convergence_by_latent, of_draws
 from pgmodels.diagnostics.vsbc import auxiliary_means
-from pgmodels.plots.style import (
-    COLOURS,
-    RASTERISED,
-    Results,
-    Style,
-    labelled,
-    legend_below,
-    line_handle,
-    literal,
-    new_figure,
-    new_panels,
-    open_axes,
-    styles,
-)
+from pgmodels.plots import style
 from pgmodels.results.draws import Draws
 from pgmodels.results.nested import require_result
 from pgmodels.results.result import Result
@@ -75,17 +62,17 @@ def plot_convergence(draws: Draws) -> Figure:
         panels.append(("R-hat", rhat, RHAT_LIMITS, "R-hat of a latent"))
     else:
         notes.append("R-hat needs two chains, but there is only one.")
-    figure, lines = new_figure(3.6 * len(panels), 3.8), ("--", ":")
+    figure, lines = style.new_figure(3.6 * len(panels), 3.8), ("--", ":")
     for axes, (name, values, limits, unit) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         finite = values[np.isfinite(values)]
         every = [*finite, *limits]
-        axes.hist(finite, bins=np.linspace(min(every), max(every), 41).tolist(), color=COLOURS[0])
+        axes.hist(finite, bins=np.linspace(min(every), max(every), 41).tolist(), color=style.COLOURS[0])
         for limit, line in zip(limits, lines, strict=True):
             axes.axvline(limit, color="black", linestyle=line)
-        open_axes(axes, title=name, ylabel="latents", xlabel=unit)
+        style.open_axes(axes, title=name, ylabel="latents", xlabel=unit)
         if finite.size < values.size:
             notes.append(f"{name} is not defined for {values.size - finite.size} of {values.size} latents.")
-    legend_below(
+    style.legend_below(
         figure,
         [Line2D([], [], color="black", linestyle=line) for line in lines],
         [
@@ -97,7 +84,7 @@ def plot_convergence(draws: Draws) -> Figure:
     return figure
 
 
-def plot_elbo(results: Results) -> Figure:
+def plot_elbo(results: style.Results) -> Figure:
     """Plot the ELBO of each approximation by iteration, and its distance to the last value on a logarithmic scale.
 
     Parameters
@@ -119,15 +106,15 @@ def plot_elbo(results: Results) -> Figure:
     -----
     Draws and corrected results have no ELBO and are omitted.
     """
-    by_label, _ = labelled(results)
+    by_label, _ = style.labelled(results)
     approximations: dict[str, Any] = {label: result for label, result in by_label.items() if result.has_elbo}
     if not approximations:
         raise ValueError(
             f"none of the results ({', '.join(by_label)}) has an ELBO: pass a result of cavi or fit. Draws and "
             "corrected results have none."
         )
-    looks = styles(approximations)
-    figure = new_figure(8.0, 3.8)
+    looks = style.styles(approximations)
+    figure = style.new_figure(8.0, 3.8)
     values, gaps = figure.subplots(1, 2)
     for label, result in approximations.items():
         look, iterations = looks[label], np.arange(len(result.elbo_trace))
@@ -137,19 +124,19 @@ def plot_elbo(results: Results) -> Figure:
         gap = result.elbo - result.elbo_trace
         gaps.plot(iterations[gap > 0], gap[gap > 0], **options)
     gaps.set_yscale("log")
-    open_axes(values, title="Evidence lower bound", xlabel="iteration", ylabel="ELBO [nats]")
-    open_axes(gaps, title="Gap to the last value", xlabel="iteration", ylabel="last ELBO − ELBO [nats]")
+    style.open_axes(values, title="Evidence lower bound", xlabel="iteration", ylabel="ELBO [nats]")
+    style.open_axes(gaps, title="Gap to the last value", xlabel="iteration", ylabel="last ELBO − ELBO [nats]")
     left_out = [label for label in by_label if label not in approximations]
-    legend_below(
+    style.legend_below(
         figure,
-        [line_handle(looks[label], marker=True) for label in approximations],
-        [*map(literal, approximations)],
+        [style.line_handle(looks[label], marker=True) for label in approximations],
+        [*map(style.literal, approximations)],
         [f"Without an ELBO: {', '.join(left_out)}."] if left_out else [],
     )
     return figure
 
 
-def plot_auxiliaries(results: Results) -> Figure:
+def plot_auxiliaries(results: style.Results) -> Figure:
     """Plot posterior means of auxiliary variables at each datum, in the order of the first result's means.
 
     Parameters
@@ -173,13 +160,13 @@ def plot_auxiliaries(results: Results) -> Figure:
     ``pgmodels.diagnostics.vsbc``), and ``fit`` shows the mean before its correction. Results of ``correct`` are
     omitted. The reference of a comparison comes first.
     """
-    by_label, reference = labelled(results)
+    by_label, reference = style.labelled(results)
     means = {k: auxiliary_means(r) for k, r in by_label.items() if r.has_elbo or not r.is_corrected}
     first = _check(means, by_label, reference)
-    looks = styles(by_label, reference)
+    looks = style.styles(by_label, reference)
     shown = [panel for name in means[first] for panel in _panels(name, means, first)]
     columns = min(len(shown), 3)
-    figure, grid = new_panels(len(shown), columns, max(5.0, 3.8 * columns), 3.0, 0.7)
+    figure, grid = style.new_panels(len(shown), columns, max(5.0, 3.8 * columns), 3.0, 0.7)
     for axes, (name, values) in zip(grid, shown, strict=True):
         _panel(axes, name, values, first, looks)
     left_out = [label for label in by_label if label not in means]
@@ -191,7 +178,7 @@ def plot_auxiliaries(results: Results) -> Figure:
     ]
     notes = [f"Corrected results have no auxiliaries: {', '.join(left_out)}."] if left_out else []
     handles = [Line2D([], [], **looks[k].of_points) for k in means]
-    legend_below(figure, handles, [*map(literal, means)], notes + infinite)
+    style.legend_below(figure, handles, [*map(style.literal, means)], notes + infinite)
     return figure
 
 
@@ -229,7 +216,7 @@ def _panels(name: str, means: dict[str, dict[str, np.ndarray]], first: str) -> l
     return [(f"{name}[{c}]", {label: value[:, c] for label, value in values.items()}) for c in range(shape[1])]
 
 
-def _panel(axes: Axes, name: str, values: dict[str, np.ndarray], first: str, looks: dict[str, Style]) -> None:
+def _panel(axes: Axes, name: str, values: dict[str, np.ndarray], first: str, looks: dict[str, style.Style]) -> None:
     leading = values.get(first, next(iter(values.values())))
     finite = np.flatnonzero(np.isfinite(leading))
     order = finite[np.argsort(leading[finite], kind="stable")]
@@ -241,9 +228,9 @@ def _panel(axes: Axes, name: str, values: dict[str, np.ndarray], first: str, loo
             markersize=4 if len(order) <= 200 else 2,
             zorder=3 if label == first else 2,
             label=label,
-            rasterized=len(order) > RASTERISED,
+            rasterized=len(order) > style.RASTERISED,
         )
     if leading[finite].size and leading[finite].min() > 0 and np.ptp(np.log(leading[finite])) > np.log(50):
         axes.set_yscale("log")
     data = "data" if len(finite) == len(leading) else f"the {len(finite)} of {len(leading)} data that have {name}"
-    open_axes(axes, title=name, xlabel=f"{data}, in order", ylabel="posterior mean")
+    style.open_axes(axes, title=name, xlabel=f"{data}, in order", ylabel="posterior mean")

@@ -15,23 +15,7 @@ from scipy.special import ndtri
 
 from pgmodels.likelihoods.supports import SuccessesOfTrials
 from pgmodels.numerics.quadrature import sobol_normals
-from pgmodels.plots.style import (
-    RASTERISED,
-    Results,
-    Style,
-    around,
-    fixed_covariates,
-    inducing_inputs,
-    labelled,
-    legend_below,
-    line_handle,
-    literal,
-    new_panels,
-    open_axes,
-    smooth_draws,
-    styles,
-    thin,
-)
+from pgmodels.plots import style
 from pgmodels.priors.inducing import Inducing
 from pgmodels.results.gaussian import CorrectionWarning, is_invalid
 from pgmodels.results.nested import require_result
@@ -52,7 +36,7 @@ class _Curves(NamedTuple):
     predicted: np.ndarray | None
 
 
-def plot_latent(results: Results, X_new: ArrayLike | None = None, covariates: ArrayLike | None = None) -> Figure:
+def plot_latent(results: style.Results, X_new: ArrayLike | None = None, covariates: ArrayLike | None = None) -> Figure:
     """Plot the posterior mean and central 50 % and 90 % bands of each latent function of a one-dimensional X.
 
     Parameters
@@ -80,7 +64,7 @@ def plot_latent(results: Results, X_new: ArrayLike | None = None, covariates: Ar
     Ticks at the bottom are inducing inputs. The last panel shows the data and, unless y is one of several classes, each
     result's predictive mean. At most about 2,000 posterior draws are used, as noted in the figure.
     """
-    by_label, reference = labelled(results)
+    by_label, reference = style.labelled(results)
     first = by_label[reference or next(iter(by_label))]
     for label, result in by_label.items():
         if result.X.shape[1] != 1:
@@ -97,17 +81,17 @@ def plot_latent(results: Results, X_new: ArrayLike | None = None, covariates: Ar
     if X_new is not None:
         x = np.sort(first.check_inputs(X_new), axis=0)
     else:
-        x = np.linspace(*around(first.X, list(by_label.values()), margin=0.05), 200)
+        x = np.linspace(*style.around(first.X, list(by_label.values()), margin=0.05), 200)
         if len(first.X) > 100 * len(x):
             notes.append(f"Curves at {len(x)} inputs may miss changes between them: X_new shows a part of the series.")
-    covariate_rows = fixed_covariates(first, covariates, len(x))
+    covariate_rows = style.fixed_covariates(first, covariates, len(x))
     curves = {label: _curves(label, result, x, covariate_rows, notes) for label, result in by_label.items()}
-    looks = styles(by_label, reference)
+    looks = style.styles(by_label, reference)
     size = first.model.num_latents
     columns = 1 if size <= 3 else 3
-    figure, panels = new_panels(size + 1, columns, 7.0 if columns == 1 else 10.0, 2.3, 0.8, sharex=True)
+    figure, panels = style.new_panels(size + 1, columns, 7.0 if columns == 1 else 10.0, 2.3, 0.8, sharex=True)
     sparse = [result for result in by_label.values() if any(isinstance(gp.form, Inducing) for gp in result.model.gps)]
-    inducing = np.unique(np.concatenate([np.zeros((0, 1)), *(inducing_inputs(result)[0] for result in sparse)]))
+    inducing = np.unique(np.concatenate([np.zeros((0, 1)), *(style.inducing_inputs(result)[0] for result in sparse)]))
     for latent, axes in enumerate(panels[:-1]):
         _latent(axes, x[:, 0], curves, looks, latent, size)
         if inducing.size:
@@ -118,10 +102,10 @@ def plot_latent(results: Results, X_new: ArrayLike | None = None, covariates: Ar
         axes.tick_params(labelbottom=True)
     bands = [Patch(color="0.5", alpha=alpha) for alpha in (0.45, 0.2)]
     ticks = {"inducing inputs": Line2D([], [], **_TICK)} if inducing.size else {}
-    legend_below(
+    style.legend_below(
         figure,
-        [*(line_handle(looks[label]) for label in by_label), *bands, *ticks.values()],
-        [*map(literal, by_label), "central 50 %", "central 90 %", *ticks],
+        [*(style.line_handle(looks[label]) for label in by_label), *bands, *ticks.values()],
+        [*map(style.literal, by_label), "central 50 %", "central 90 %", *ticks],
         notes,
     )
     return figure
@@ -129,7 +113,7 @@ def plot_latent(results: Results, X_new: ArrayLike | None = None, covariates: Ar
 
 def _curves(label: str, result: Result, x: np.ndarray, covariates: np.ndarray | None, notes: list[str]) -> _Curves:
     if result.draws is not None:
-        f, predictive = smooth_draws(thin(result.draws, 2000, notes, f"{label}: "), x, covariates)
+        f, predictive = style.smooth_draws(style.thin(result.draws, 2000, notes, f"{label}: "), x, covariates)
         predicted = _predicted(label, lambda: predictive, notes)
         return _Curves(f.mean(axis=0), np.quantile(f, _LEVELS, axis=0), predicted)
     # A note in the figure replaces the warning.
@@ -155,7 +139,7 @@ def _predicted(label: str, predict: Callable[[], Predictive], notes: list[str]) 
 
 
 def _latent(
-    axes: Axes, x: np.ndarray, curves: dict[str, _Curves], looks: dict[str, Style], latent: int, size: int
+    axes: Axes, x: np.ndarray, curves: dict[str, _Curves], looks: dict[str, style.Style], latent: int, size: int
 ) -> None:
     for label, curve in curves.items():
         look, (low, lower, upper, high) = looks[label], curve.quantiles[:, :, latent]
@@ -165,22 +149,24 @@ def _latent(
             axes.plot(x, edge, **look.of_line, linewidth=0.7)
         axes.plot(x, curve.mean[:, latent], **look.of_line, linewidth=1.8, label=label)
     symbol = "f" if size == 1 else f"f[{latent}]"
-    open_axes(axes, title=f"Latent function {symbol}", ylabel=f"latent value {symbol}")
+    style.open_axes(axes, title=f"Latent function {symbol}", ylabel=f"latent value {symbol}")
 
 
-def _data(axes: Axes, x: np.ndarray, result: Result, curves: dict[str, _Curves], looks: dict[str, Style]) -> None:
+def _data(axes: Axes, x: np.ndarray, result: Result, curves: dict[str, _Curves], looks: dict[str, style.Style]) -> None:
     classes, y, symbol = result.model.support.values(), *_observed(result)
     marker, size = ("|", 7) if classes is not None else ("o", 3)
     shown = (result.X[:, 0] >= x[0]) & (result.X[:, 0] <= x[-1])
     axes.plot(
         result.X[shown, 0], y[shown], color="0.45", linestyle="", marker=marker, markersize=size, zorder=1,
-        label="data", rasterized=len(y) > RASTERISED,
+        label="data", rasterized=len(y) > style.RASTERISED,
     )  # fmt: skip
     for label, curve in curves.items():
         if curve.predicted is not None:
             axes.plot(x, curve.predicted, **looks[label].of_line, linewidth=1.8, label=label)
     several = classes is not None and len(classes) > 2
-    open_axes(axes, title="Data" if several else "Data and predictive mean", ylabel="class y" if several else symbol)
+    style.open_axes(
+        axes, title="Data" if several else "Data and predictive mean", ylabel="class y" if several else symbol
+    )
     if classes is not None and len(classes) <= 8:
         axes.set_yticks(classes)
 
@@ -247,18 +233,24 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
     classes = result.model.support.values()
     shown = _shown_classes(classes, class_index)
     notes: list[str] = []
-    used = result if result.draws is None else thin(result.draws, 1000, notes)
-    side = _side(used, len(shown))
-    first, second = np.meshgrid(*np.linspace(*around(result.X, [result], margin=0.08), side).T)
+    used = result if result.draws is None else style.thin(result.draws, 1000, notes)
+    # 24 to 80 points along a side: evaluations of the likelihood cost about ten seconds.
+    size, max_evaluations = used.model.num_latents, 6e7
+    nodes = _NODES[size == 1] if used.draws is None else used.draws.log_likelihood_trace.size
+    work = nodes * size * (1 if classes is None else len(classes))
+    side = int(np.clip(np.sqrt(max_evaluations / work), 24, 80 if len(shown) == 1 else 50))
+    first, second = np.meshgrid(*np.linspace(*style.around(result.X, [result], margin=0.08), side).T)
     inputs = np.column_stack([first.ravel(), second.ravel()])
-    predictive = _predictive(used, inputs, fixed_covariates(result, covariates, len(inputs)))
+    predictive = _predictive(used, inputs, style.fixed_covariates(result, covariates, len(inputs)))
     if classes is None:
         maps = [_Map("E[y]", predictive.mean.reshape(first.shape), None)]
     else:
         p = predictive.probabilities.reshape(*first.shape, -1)
         maps = [_Map(f"p(y = {classes[c]:g})", p[..., c], c) for c in shown]
     figure = _draw(result, maps, first, second, classes, notes)
-    figure.suptitle(f"{'Predictive mean' if classes is None else 'Predictive probability'} by {literal(result.method)}")
+    figure.suptitle(
+        f"{'Predictive mean' if classes is None else 'Predictive probability'} by {style.literal(result.method)}"
+    )
     return figure
 
 
@@ -279,7 +271,7 @@ def _shown_classes(classes: np.ndarray | None, class_index: int | None) -> list[
 
 def _predictive(result: Result, inputs: np.ndarray, covariates: np.ndarray | None) -> Predictive:
     if result.draws is not None:
-        return smooth_draws(result.draws, inputs, covariates)[1]
+        return style.smooth_draws(result.draws, inputs, covariates)[1]
     size = result.model.num_latents
     if size == 1:
         return result.predict(inputs, covariates)
@@ -290,21 +282,13 @@ def _predictive(result: Result, inputs: np.ndarray, covariates: np.ndarray | Non
     return Predictive(result.likelihood, DrawNodes(mean + np.sqrt(variance) * standard[:, None, :]), covariates)
 
 
-def _side(result: Result, num_panels: int, max_evaluations: float = 6e7) -> int:
-    """Return the points along one side of the grid, 24 to 80: evaluations of the likelihood cost about ten seconds."""
-    size, values = result.model.num_latents, result.model.support.values()
-    nodes = _NODES[size == 1] if result.draws is None else result.draws.log_likelihood_trace.size
-    work = nodes * size * (1 if values is None else len(values))
-    return int(np.clip(np.sqrt(max_evaluations / work), 24, 80 if num_panels == 1 else 50))
-
-
 def _draw(
     result: Result, maps: list[_Map], first: np.ndarray, second: np.ndarray, classes: np.ndarray | None,
     notes: list[str],
 ) -> Figure:  # fmt: skip
     columns = min(len(maps), 3 if len(maps) <= 6 else 6)
     side = {1: 4.6, 2: 3.8, 3: 3.2}.get(columns, 2.0)
-    figure, shown = new_panels(len(maps), columns, side * columns + 1.3, side, 1.1, sharex=True, sharey=True)
+    figure, shown = style.new_panels(len(maps), columns, side * columns + 1.3, side, 1.1, sharex=True, sharey=True)
     y, _ = _observed(result)
     # With many classes, all probabilities may be far below 1.
     top = 1.0 if len(maps) == 1 else min(1.0, np.ceil(10.0 * max(one.values.max() for one in maps)) / 10.0)
@@ -312,7 +296,7 @@ def _draw(
     if classes is None:
         every = np.concatenate([maps[0].values.ravel(), y])
         levels = MaxNLocator(20).tick_values(every.min(), every.max())
-    pivots, name = inducing_inputs(result)
+    pivots, name = style.inducing_inputs(result)
     for axes, one in zip(shown, maps, strict=True):
         contours = axes.contourf(first, second, one.values, levels=levels, cmap=_COLOURS)
         if classes is not None and one.values.min() < 0.5 < one.values.max():
@@ -330,27 +314,27 @@ def _draw(
     handles = _legend(classes, len(maps), top)
     if len(pivots):
         handles[name] = Line2D([], [], linestyle="", color="black", marker="x", markersize=4)
-    legend_below(figure, list(handles.values()), list(handles), notes)
+    style.legend_below(figure, list(handles.values()), list(handles), notes)
     return figure
 
 
 def _points(axes: Axes, X: np.ndarray, y: np.ndarray, one: _Map, classes: np.ndarray | None, norm: Normalize) -> None:
-    style: dict[str, Any] = {
+    options: dict[str, Any] = {
         "edgecolors": "black",
         "linewidths": 0.6,
         "s": 22 if len(X) <= 500 else 6,
-        "rasterized": len(X) > RASTERISED,
+        "rasterized": len(X) > style.RASTERISED,
     }
     if classes is None:
-        axes.scatter(X[:, 0], X[:, 1], c=y, cmap=_COLOURS, norm=norm, **style)
+        axes.scatter(X[:, 0], X[:, 1], c=y, cmap=_COLOURS, norm=norm, **options)
         return
     if len(classes) == 2:
         for label, (colour, marker) in zip(classes, _TWO, strict=True):
-            axes.scatter(*X[y == label].T, facecolor=colour, marker=marker, **style)
+            axes.scatter(*X[y == label].T, facecolor=colour, marker=marker, **options)
         return
     in_class = y == classes[one.label]
-    axes.scatter(*X[~in_class].T, **style | {"s": 6, "linewidths": 0, "facecolor": "0.55"})
-    axes.scatter(*X[in_class].T, facecolor=_TWO[1][0], marker=_TWO[1][1], **style)
+    axes.scatter(*X[~in_class].T, **options | {"s": 6, "linewidths": 0, "facecolor": "0.55"})
+    axes.scatter(*X[in_class].T, facecolor=_TWO[1][0], marker=_TWO[1][1], **options)
 
 
 def _legend(classes: np.ndarray | None, num_panels: int, top: float) -> dict[str, Line2D]:

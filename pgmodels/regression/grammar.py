@@ -283,7 +283,15 @@ class _Terms:
             self._take()
             second = self._power()
             if len(first.gps) == len(second.gps) == 1 and not (first.products or second.products):
-                first = _Sum({}, [_separable(first.gps[0], second.gps[0], self._since(start))])
+                # The product of two processes of columns, such as areas and times.
+                parts, text = (first.gps[0], second.gps[0]), self._since(start)
+                for part in parts:
+                    if not isinstance(part, TermCall) or part.name not in (*PROCESSES, ":") or "by" in part.options:
+                        raise ValueError(
+                            f"formula: in {text}, a product is of two of {', '.join(PROCESSES)}, without by."
+                        )
+                arguments = (*parts[0].arguments, *parts[1].arguments)
+                first = _Sum({}, [TermCall(":", arguments, {"parts": parts}, text)])
                 continue
             self._check_factors(first, second, self._since(start))
             first = _Sum(self._crossed(first.products, second.products), [])
@@ -402,14 +410,6 @@ class _Terms:
         factor_text = self._since(factor_start)
         self._take()
         return _Sum({}, _groups(effects, factor, bar == "||", self._since(start), factor_text))
-
-
-def _separable(first: Any, second: Any, text: str) -> TermCall:
-    """The product of two processes of columns, such as areas and times."""
-    for part in (first, second):
-        if not isinstance(part, TermCall) or part.name not in (*PROCESSES, ":") or "by" in part.options:
-            raise ValueError(f"formula: in {text}, a product is of two of {', '.join(PROCESSES)}, without by.")
-    return TermCall(":", (*first.arguments, *second.arguments), {"parts": (first, second)}, text)
 
 
 def _joined(products: list[tuple[FormulaExpression, ...]]) -> Products:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -33,23 +34,9 @@ from pgmodels.likelihoods.operations import (
     sum_,
 )
 from pgmodels.parameters.parameter import Fixed, Parameter, as_declared
+from pgmodels.regression import terms as of_terms
 from pgmodels.regression.expressions import FAMILIES, Computed
 from pgmodels.regression.grammar import Observed, Parsed, parse
-from pgmodels.regression.terms import (
-    DesignMatrix,
-    FormulaTerm,
-    Numbers,
-    TermColumns,
-    TrainingData,
-    check_call,
-    group_term,
-    half_student,
-    linear_term,
-    lines_of,
-    moments,
-    process_term,
-    with_plain_types,
-)
 
 
 class FormulaResponse:
@@ -60,8 +47,8 @@ class FormulaResponse:
     ``levels`` are the labels of a column of text or categories, coded in this order; () for numbers.
     """
 
-    def __init__(self, observed: Observed, data: TrainingData, has_levels: bool):
-        frame = with_plain_types(data.frame)
+    def __init__(self, observed: Observed, data: of_terms.TrainingData, has_levels: bool):
+        frame = of_terms.with_plain_types(data.frame)
         data = data._replace(frame=frame)
         self.text, self.kind, self.has_sigma = observed.text, observed.kind, bool(observed.options.get("sigma"))
         self.levels: tuple[Any, ...] = ()
@@ -71,7 +58,7 @@ class FormulaResponse:
         for expression in expressions:
             if expression in frame.columns and kind_of_column(frame[expression]) in (DATE, ZONED):
                 raise ValueError(f"formula: the response {self.text} has dates in column {expression!r}: give numbers.")
-        self.columns: TermColumns
+        self.columns: of_terms.TermColumns
         if self.kind == "Surv":
             self.columns = times = _Times(observed, data.context)
             self.censoring = times.censoring
@@ -81,7 +68,7 @@ class FormulaResponse:
         else:
             if observed.level is not None:
                 raise ValueError(f"formula: {self.text} names a level of {name}, which is not a column of text.")
-            self.columns = Numbers(expressions, data, self.text)
+            self.columns = of_terms.Numbers(expressions, data, self.text)
             if self.kind == "column" and has_levels:
                 self.columns = codes = _Codes(self.columns, frame)
                 self.levels = codes.levels
@@ -93,18 +80,19 @@ class FormulaResponse:
 
     def read(self, frame: pd.DataFrame) -> np.ndarray:
         """The columns of y (n, k)."""
-        return self.columns.read(with_plain_types(frame))
+        return self.columns.read(of_terms.with_plain_types(frame))
 
     def covariates(self, frame: pd.DataFrame, count: int, name: str = "newdata") -> np.ndarray:
         """The last ``count`` columns of y for new data: 1 trial, and else the columns of the formula."""
         if not self.has_covariates or count == 0:
             return np.ones((len(frame), count))
-        columns = self.columns
-        assert isinstance(columns, Numbers)
-        return columns.last(count).read(frame, name)
+        last = copy(self.columns)
+        assert isinstance(last, of_terms.Numbers)
+        last.names, last.readers = last.names[-count:], last.readers[-count:]
+        return last.read(frame, name)
 
 
-class _Labels(TermColumns):
+class _Labels(of_terms.TermColumns):
     """A column of labels: categories in their order, others sorted; the ``chosen`` one of two is the last."""
 
     def __init__(self, name: str, frame: pd.DataFrame, chosen: object):
@@ -122,8 +110,8 @@ class _Labels(TermColumns):
         return np.array([[codes.get(value, np.nan)] for value in frame[self.names[0]]])
 
 
-class _Codes(TermColumns):
-    def __init__(self, numbers: Numbers, frame: pd.DataFrame):
+class _Codes(of_terms.TermColumns):
+    def __init__(self, numbers: of_terms.Numbers, frame: pd.DataFrame):
         self.numbers, self.names = numbers, numbers.names
         values = np.unique(numbers.read(frame))
         if (values != np.floor(values)).any():
@@ -172,7 +160,7 @@ def has_value(observed: Observed, frame: pd.DataFrame, context: Mapping[str, Any
     return ~np.any(holes, axis=0)
 
 
-class _Times(TermColumns):
+class _Times(of_terms.TermColumns):
     """Times with censoring, as (time, event), (time, event, entry), or (time, code, second time)."""
 
     def __init__(self, observed: Observed, context: Mapping[str, Any]):
@@ -266,7 +254,7 @@ class FamilyArguments(NamedTuple):
     def noise(self) -> Any:
         """The scale of noise, in units of the first latent, which summaries call sigma."""
         name = "sigma" if "sigma" in self.priors else "scale"
-        return self.positive(name, 0.5 * self.scale, dist.FoldedDistribution(half_student(self.scale)))
+        return self.positive(name, 0.5 * self.scale, dist.FoldedDistribution(of_terms.half_student(self.scale)))
 
 
 class Family(NamedTuple):
@@ -300,13 +288,13 @@ class Family(NamedTuple):
             return 1.0, math.log(max(float(counts @ y[:, 1]), 0.5) / float(counts @ y[:, 0]))
         known = counts * (y[:, 1] == 1.0) if self.is_censored and y.shape[1] > 1 else counts
         counts, y = known if known.any() else counts, y[:, 0]
-        mean, deviation = moments(y, counts)
+        mean, deviation = of_terms.moments(y, counts)
         if self.relation == _IDENTITY:
             return float(deviation) or 1.0, float(mean)
         if self.relation == _OTHER or mean <= 0 or (self.relation == _LOG and not (y > 0).all()):
             return 1.0, 0.0
         # Counts of 0 have no logarithm.
-        middle, deviation = moments(np.log(np.where(y > 0, y, 0.5)), counts)
+        middle, deviation = of_terms.moments(np.log(np.where(y > 0, y, 0.5)), counts)
         return max(1.0, float(deviation)), float(middle) if self.relation == _LOG else math.log(mean)
 
 
@@ -352,12 +340,12 @@ def _ordinal(link: str) -> Family:
 def _skew_normal(settings: FamilyArguments) -> Likelihood:
     y, counts = settings.y[:, 0], settings.counts
     with np.errstate(over="ignore"):
-        third = np.average((y - moments(y, counts)[0]) ** 3, weights=counts)
+        third = np.average((y - of_terms.moments(y, counts)[0]) ** 3, weights=counts)
     return skew_normal(settings.noise(), settings.real("alpha", -2.0 if third < 0.0 else 2.0, dist.Normal(0.0, 4.0)))
 
 
 def _gaussian_log(settings: FamilyArguments) -> Likelihood:
-    deviation = float(moments(settings.y[:, 0], settings.counts)[1])
+    deviation = float(of_terms.moments(settings.y[:, 0], settings.counts)[1])
     return gaussian_log(settings._replace(scale=deviation or 1.0).noise())
 
 
@@ -645,11 +633,12 @@ class ProportionalHazards:
         """Integrals of S and of 2 t S, with S = S(start) exp(-rate (t - start)) in each piece."""
         starts, survival, mean, square = (0.0, *self.ends), as_expression(1), [], []
         for k, (ratio, start) in enumerate(zip([1, *hazards], starts, strict=True)):
-            rate = ratio * exp(f)
-            width = starts[k + 1] - start if k + 1 < len(starts) else None
-            left = exp(-rate * width) if width is not None else as_expression(0)
+            rate, left, beyond = ratio * exp(f), as_expression(0), as_expression(0)
+            if k + 1 < len(starts):
+                width = starts[k + 1] - start
+                left = exp(-rate * width)
+                beyond = left * width / rate
             mean.append(survival * (1 - left) / rate)
-            beyond = left * width / rate if width is not None else as_expression(0)
             square.append(2 * survival * (start * (1 - left) / rate + (1 - left) / rate**2 - beyond))
             survival = survival * left
         return sum_(mean), sum_(square)
@@ -685,21 +674,14 @@ def truncated_lognormal(y: Observation, f: Expression, scale: Expression = POSIT
 @likelihood(support=supports.IntervalCensored(), num_latents=1, sampler=_draw_times)
 def interval_lognormal(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """y = (time, code, second time), as ``censored_lognormal``, of intervals too."""
-    above, event, below, between = ((y[1] == code) for code in range(4))
-    low, high = log(y[0]), log(y[2])
-    z, end = (low - f) / scale, (low + between * (high - low) + (1 - between) - f) / scale
-    beyond = normal_cdf(-z) ** above * normal_cdf(z) ** below
-    return named.LogNormal.function(y[0], f, scale) ** event * beyond * (normal_cdf(end) - normal_cdf(z)) ** between
+    of_logarithm = named.CensoredGaussian.function((log(y[0]), y[1], log(y[2])), f, scale)
+    return y[0] ** -(y[1] == 1) * of_logarithm
 
 
 @likelihood
 def multinomial_logit(y: Any, f: Any) -> Any:
     """A class y with log odds f[c - 1] of class c and class 0, the reference."""
     return prod(exp(f) ** (y == positions(f) + 1)) / (1 + sum_(exp(f)))
-
-
-def _multinomial_logit(num_classes: int) -> Likelihood:
-    return replace(multinomial_logit(), declared_support=supports.Classes(num_classes), num_latents=num_classes - 1)
 
 
 def _classes(constructor: Callable[..., Likelihood], first: int | None = None, last: int | None = None) -> Family:
@@ -768,7 +750,7 @@ _FAMILIES: dict[str, dict[str, Family]] = {
     "hurdle_poisson": {"log": Family(lambda _: of_counts.HurdlePoisson(), _LOG_MEAN, latents=("hu",))},
     "hurdle_negbinomial": {"log": _with(of_counts.HurdleNegativeBinomial, "dispersion", 1.0, latents=("hu",))},
     "categorical": {
-        "softmax": _classes(_multinomial_logit, 1),
+        "softmax": _classes(lambda count: named.sized(multinomial_logit(), "multinomial_logit", count, fewer=1), 1),
         "logistic_softmax": _classes(named.LogisticSoftmax),
         "stick_breaking": _classes(named.StickBreaking, None, -1),
     },
@@ -813,17 +795,16 @@ def check_response(family: Family, choice: object, response: FormulaResponse, y:
         raise ValueError(
             f"formula: the response of family {choice!r} is {needed}; got {response.text}. {_REMEDIES[response.kind]}"
         )
+    num_levels = len(response.levels)
     if not family.has_levels:
         is_of_labels = family.kinds is None or choice == "bernoulli"
-        if len(response.levels) not in ((0, 2) if is_of_labels else (0,)):
+        if num_levels not in ((0, 2) if is_of_labels else (0,)):
             raise ValueError(
                 f"formula: the response {response.text} must be numbers{' or have two levels' * is_of_labels} for "
                 f"family {choice!r}; it has {list(response.levels)!r}. Use 'bernoulli' for two levels, 'categorical', "
                 "or 'cumulative' for ordered ones."
             )
-        return len(response.levels)
-    num_levels = len(response.levels)
-    if num_levels < 2:
+    elif num_levels < 2:
         raise ValueError(f"formula: the response {response.text} has one level; family {choice!r} needs two or more.")
     return num_levels
 
@@ -831,8 +812,8 @@ def check_response(family: Family, choice: object, response: FormulaResponse, y:
 class AdditivePredictor(NamedTuple):
     """Terms, whose sum with the offsets is a latent of the likelihood."""
 
-    terms: list[FormulaTerm]
-    offsets: list[Numbers]
+    terms: list[of_terms.FormulaTerm]
+    offsets: list[of_terms.Numbers]
 
     @property
     def has_offset(self) -> bool:
@@ -900,7 +881,7 @@ class NamedLatents(NamedTuple):
 
 
 def read_predictor(
-    parsed: Parsed, number: int, latent: str, start: PredictorStart, data: TrainingData, priors: dict[str, Any]
+    parsed: Parsed, number: int, latent: str, start: PredictorStart, data: of_terms.TrainingData, priors: dict[str, Any]
 ) -> AdditivePredictor:
     """The predictor of a parsed formula of a latent; priors of its terms are taken out of ``priors``.
 
@@ -908,11 +889,13 @@ def read_predictor(
     """
     prefix = f"{latent}: " if latent else ""
     for call in parsed.calls:
-        check_call(call)
-    offsets = [Numbers(call.arguments, data, call.text) for call in parsed.calls if call.name == "offset"]
+        of_terms.check_call(call)
+    offsets = [of_terms.Numbers(call.arguments, data, call.text) for call in parsed.calls if call.name == "offset"]
     level = start.level - sum(float(data.moments(offset)[0][0]) for offset in offsets)
-    lines = {call.text: lines_of(call, data) for call in parsed.calls}
-    design = DesignMatrix(parsed.linear, data, start.has_intercept, [one for some in lines.values() for one in some])
+    lines = {call.text: of_terms.lines_of(call, data) for call in parsed.calls}
+    design = of_terms.DesignMatrix(
+        parsed.linear, data, start.has_intercept, [one for some in lines.values() for one in some]
+    )
     texts = [*design.names, *(call.text for call in parsed.calls), *(group.text for group in parsed.groups)]
     keys: dict[str, str] = {}
     for name in priors:
@@ -922,13 +905,13 @@ def read_predictor(
                 raise ValueError(f"priors has {keys[text]!r} and {name!r}, which are the same.")
             keys[text] = name
     chosen = {text: priors[name] for text, name in keys.items()}
-    terms = [linear_term(design, data, start.scale, level, chosen)] if design.names else []
+    terms = [of_terms.linear_term(design, data, start.scale, level, chosen)] if design.names else []
     for call in parsed.calls:
         if call.name != "offset":
-            term = process_term(call, data, start.scale, chosen)
+            term = of_terms.process_term(call, data, start.scale, chosen)
             names = [name for line in lines[call.text] for name in line.names]
             terms.append(term._replace(lines=tuple(map(design.names.index, names))))
-    terms += [group_term(group, data, start.scale, chosen) for group in parsed.groups]
+    terms += [of_terms.group_term(group, data, start.scale, chosen) for group in parsed.groups]
     for text in set(keys) - set(chosen):
         del priors[keys[text]]
     return AdditivePredictor([term._replace(predictor=number, latent=latent) for term in terms], offsets)

@@ -209,17 +209,12 @@ def _points(axes: Axes, table: pd.DataFrame, names: list[str], by: str | None = 
     shifts = np.linspace(-0.15, 0.15, len(series)) if len(series) > 1 else [0.0]
     for shift, (name, rows, style) in zip(shifts, series, strict=True):
         low, high = (rows[end] for end in intervals.names())
-        ends = [rows["mean"] - low, high - rows["mean"]]
-        options: dict[str, Any] = {"fmt": style.marker, "color": style.colour, "label": name}
-        if is_upright:
-            axes.errorbar(rows["x"] + shift, rows["mean"], yerr=ends, **options)
-        else:
-            axes.errorbar(rows["mean"], rows["x"] + shift, xerr=ends, **options)
+        at, ends = [rows["x"] + shift, rows["mean"]], [rows["mean"] - low, high - rows["mean"]]
+        options: dict[str, Any] = {"yerr" if is_upright else "xerr": ends, "fmt": style.marker, "color": style.colour}
+        axes.errorbar(*(at if is_upright else at[::-1]), **options, label=name)
+    (axes.set_xticks if is_upright else axes.set_yticks)(range(len(names)), [*map(literal, names)])
     if is_upright:
-        axes.set_xticks(range(len(names)), [literal(name) for name in names])
         axes.set_xlim(-0.5, len(names) - 0.5)
-    else:
-        axes.set_yticks(range(len(names)), [literal(name) for name in names])
     _legend(axes, by)
 
 

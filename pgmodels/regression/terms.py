@@ -4,7 +4,6 @@ import ast
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
@@ -123,7 +122,11 @@ class DesignMatrix(TermColumns):
         require_values(frame, self.reads, name, self.formula)
         frame = _with_used_levels(frame)
         data, computed = self._looked_up(frame, name), self._values(frame, name)
-        self._check_levels(data, computed, name)
+        for factor, (_, state) in self.spec.encoder_state.items():
+            if "categories" in state:
+                encoded = computed[factor] if factor in computed else data[factor]
+                levels = pd.Series(getattr(encoded, "__wrapped__", encoded))
+                self._require_levels(levels, state["categories"], factor, name)
         matrix = _evaluated(lambda: self.spec.get_model_matrix(data, context=computed), self.formula)
         values = np.asarray(matrix, dtype=np.float64)[:, self.kept]
         arrays.check_finite(values, f"{name}, {self.formula}")
@@ -168,13 +171,6 @@ class DesignMatrix(TermColumns):
                 columns[column] = pd.Series(arrays.floats_in(values, place), frame.index)
         return pd.DataFrame(columns, index=frame.index)
 
-    def _check_levels(self, data: pd.DataFrame, computed: dict[str, Any], name: str) -> None:
-        for factor, (_, state) in self.spec.encoder_state.items():
-            if "categories" not in state:
-                continue
-            values = computed[factor] if factor in computed else data[factor]
-            self._require_levels(pd.Series(getattr(values, "__wrapped__", values)), state["categories"], factor, name)
-
     def _require_levels(self, values: pd.Series, levels: Sequence[Any], factor: str, name: str) -> None:
         if (row := first_row(~values.isin(levels))) is not None:
             column = self.compared.get(factor)
@@ -211,12 +207,6 @@ class Numbers(TermColumns):
                 computed = _learned(one, data)
                 computed.column(frame)
                 self.readers.append((computed, [name for name in one.names if name in frame.columns]))
-
-    def last(self, count: int) -> "Numbers":
-        """The last ``count`` columns."""
-        some = copy(self)
-        some.names, some.readers = self.names[-count:], self.readers[-count:]
-        return some
 
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
         columns = []
@@ -279,15 +269,12 @@ class Lines(TermColumns):
             names = [f"{name}:{by.names[0]}[{key}]" for (key,) in by.codes for name in names]
         self.names = tuple(names)
 
-    def _members(self, frame: pd.DataFrame, name: str) -> np.ndarray:
-        """What multiplies the columns: ones, the numbers of ``by``, or indicators of its levels."""
-        if self.by is None:
-            return np.ones((len(frame), 1))
-        values = self.by.read(frame, name)
-        return values if isinstance(self.by, Numbers) else (values == np.arange(len(self.by.codes))).astype(float)
-
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
-        X, members = self.numbers.read(frame, name), self._members(frame, name)
+        X = self.numbers.read(frame, name)
+        # What multiplies the columns: ones, the numbers of ``by``, or indicators of its levels.
+        members = np.ones((len(frame), 1)) if self.by is None else self.by.read(frame, name)
+        if isinstance(self.by, Levels):
+            members = (members == np.arange(len(self.by.codes))).astype(float)
         columns = members[:, :, None] * (X[:, None, :] - self.means)
         columns = columns.reshape(len(X), -1)
         return np.concatenate([members, columns], axis=1) if isinstance(self.by, Numbers) else columns
@@ -733,14 +720,15 @@ def smooth_term(call: TermCall, data: TrainingData, scale: float, priors: dict[s
         )
     numbers = Numbers(arguments, data, text)
     X, is_used, period = numbers.read(data.frame), data.counts > 0.0, call.options.get("period")
+    used = X[is_used]
     if period is None and basis in ("cc", "cp"):
-        period = float(np.ptp(X[is_used]))
+        period = float(np.ptp(used))
     if period is not None and X.shape[1] != 1:
         raise ValueError(f"formula: {text} must have one column, since it has a period.")
     others, of_by, spread = _by(by, data, text)
     scale /= spread
     # A smooth bends as often as the ten basis functions that mgcv has by default.
-    lengthscale = _lengthscales(X[is_used], call.name == "s", 0.1)
+    lengthscale = _lengthscales(used, call.name == "s", 0.1)
     values: dict[str, Any] = {"variance": _variance(scale), "lengthscale": lengthscale}
     names: dict[str, Any] = {"variance": f"sd({text})"}
     width, is_line = X.shape[1], has_line(call)
@@ -752,24 +740,23 @@ def smooth_term(call: TermCall, data: TrainingData, scale: float, priors: dict[s
         # A product of functions without constants has no main effects.
         def made(variance: Any, **lengthscales: Any) -> Kernel:
             variances = [variance] + [Fixed(1.0)] * (width - 1)
-            parts = [
-                On(Centred(Matern52(v, one), _nodes(X[is_used][:, [j]]), False), [j])
-                for j, (v, one) in enumerate(zip(variances, lengthscales.values(), strict=True))
-            ]
+            kernels = map(Matern52, variances, lengthscales.values())
+            parts = [On(Centred(one, _nodes(used[:, [j]]), False), [j]) for j, one in enumerate(kernels)]
             return reduce(operator.mul, parts)
 
-        each = [dist.LogNormal(lengthscale.loc[j], lengthscale.scale[j]) for j in range(width)]
-        values = {"variance": values["variance"], **{f"lengthscale_{j}": one for j, one in enumerate(each)}}
+        each = zip(lengthscale.loc, lengthscale.scale, strict=True)
+        of_columns = {f"lengthscale_{j}": dist.LogNormal(*parameters) for j, parameters in enumerate(each)}
+        values = {"variance": values["variance"], **of_columns}
         return FormulaTerm(text, (numbers,), _with_priors(made, values, text, priors), names, _form(call))
     if others and isinstance(others[0], Levels) and is_line:
         levels = [key for (key,) in others[0].codes]
         known = KnownLevels(others[0].factors[0], data.frame, text, len(levels), levels)
         codes = known.read(data.frame)[:, 0]
         of_levels = [X[is_used & (codes == code)] for code in range(len(levels))]
-        priors_of = [_lengthscales(rows if len(rows) else X[is_used], True, 0.1) for rows in of_levels]
+        priors_of = [_lengthscales(rows if len(rows) else used, True, 0.1) for rows in of_levels]
         loc, width_of = (np.array([getattr(prior, name) for prior in priors_of]) for name in ("loc", "scale"))
         values = {"variance": _variance(np.full(len(levels), scale)), "lengthscale": dist.LogNormal(loc, width_of)}
-        nodes = [np.pad(_nodes(X[is_used]), ((0, 0), (0, 1)), constant_values=code) for code in range(len(levels))]
+        nodes = [np.pad(_nodes(used), ((0, 0), (0, 1)), constant_values=code) for code in range(len(levels))]
         unit = Matern52(Fixed(1.0), Fixed(1.0))
         kernel = _with_priors(lambda **given: ByLevel(unit, num_levels=len(levels), **given), values, text, priors)
         labelled = {f"sd({text})[{level}]": f"{text} lengthscale[{level}]" for level in levels}
@@ -778,7 +765,7 @@ def smooth_term(call: TermCall, data: TrainingData, scale: float, priors: dict[s
         return FormulaTerm(text, (numbers, known), kernel, names, _form(call))
     kernel = _with_priors(make, values, text, priors)
     if not (call.options.get("markov") or basis == "fs"):
-        kernel = Centred(kernel, _nodes(X[is_used]), is_line)
+        kernel = Centred(kernel, _nodes(used), is_line)
     return FormulaTerm(text, (numbers, *others), _times(kernel, of_by, width), names, _form(call))
 
 
@@ -814,13 +801,14 @@ def level_term(call: TermCall, data: TrainingData, scale: float, priors: dict[st
 def separable_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
     """The product of two processes: the covariance of a latent at areas and times, say; the first has its variance."""
     calls, given = call.options["parts"], priors.pop(call.text, {})
-    first, second = (process_term(part, data, scale, {}) for part in calls)
+    chosen: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     if isinstance(given, dict) and given:
-        # Of the first, or of the second where the first has none of that name.
-        of_first = {name: prior for name, prior in given.items() if hasattr(first.kernel, name)}
-        of_second = {name: prior for name, prior in given.items() if name not in of_first}
-        chosen = zip(calls, (of_first, of_second), strict=True)
-        first, second = (process_term(part, data, scale, {part.text: some} if some else {}) for part, some in chosen)
+        kernel = process_term(calls[0], data, scale, {}).kernel
+        for name, prior in given.items():
+            # Of the first, or of the second where the first has none of that name.
+            chosen[not hasattr(kernel, name)][name] = prior
+    parts = [{part.text: some} if some else {} for part, some in zip(calls, chosen, strict=True)]
+    first, second = (process_term(part, data, scale, some) for part, some in zip(calls, parts, strict=True))
     if not hasattr(second.kernel, "variance"):
         raise ValueError(f"formula: in {call.text}, {second.text} has no variance that could be 1: put it first.")
     unit = eqx.tree_at(lambda kernel: kernel.variance, second.kernel, Parameter(1.0, fixed=True), is_leaf=is_parameter)

@@ -70,11 +70,11 @@ def observation_table(comparison: Comparison) -> Html:
     return table(["", "rows", "columns of X", "y: smallest", "median", "largest"], rows)
 
 
-def class_table(comparison: Comparison, names: Sequence[str] | None) -> Html | None:
-    """Return a table of each class's rows and each result's accuracy on its test rows; None without classes."""
+def class_table(comparison: Comparison, names: Sequence[str] | None) -> Html:
+    """Return a table of each class's rows and each result's accuracy on its test rows; empty without classes."""
     values, test = comparison.draws.model.support.values(), comparison.test
     if values is None:
-        return None
+        return Html("")
     header = ["class", *(["name"] if names else []), "training rows"]
     predictions = {} if test is None else test.predictions
     if test is not None:
@@ -191,10 +191,13 @@ def write_report(
         "Derivation": _derivation(comparison),
         "Reproducing this report": _reproduction(settings),
     }
-    path = Path(path)
+    path, draws, test = Path(path), comparison.draws, comparison.test
     nonempty = {name: body for name, body in sections.items() if body}
+    compared = " with ".join(filter(None, [" and ".join(comparison.others), comparison.reference]))
+    rows = f"{len(draws.X)} training rows" + (f" and {len(test.X)} test rows" if test is not None else "")
+    lead = f"This report compares {compared} on {rows}; the likelihood is {draws.likelihood!r}."
     with atomic_write(path) as temporary:
-        temporary.write_text(_page(title, _lead(comparison), nonempty), encoding="utf-8")
+        temporary.write_text(_page(title, lead, nonempty), encoding="utf-8")
     return path
 
 
@@ -219,15 +222,6 @@ def _page(title: str, lead: str, sections: Mapping[str, Html]) -> str:
 """
 
 
-def _lead(comparison: Comparison) -> str:
-    draws, others = comparison.draws, " and ".join(comparison.others)
-    compared = f"{others} with {comparison.reference}" if others else comparison.reference
-    rows = f"{len(draws.X)} training rows"
-    if comparison.test is not None:
-        rows += f" and {len(comparison.test.X)} test rows"
-    return f"This report compares {compared} on {rows}; the likelihood is {draws.likelihood!r}."
-
-
 def _verdicts(comparison: Comparison, by_label: Mapping[str, Verdict], names: Sequence[str] | None) -> Html:
     elements = []
     for label, verdict in by_label.items():
@@ -239,10 +233,7 @@ def _verdicts(comparison: Comparison, by_label: Mapping[str, Verdict], names: Se
 
 
 def _run(comparison: Comparison, names: Sequence[str] | None, notes: Sequence[str]) -> Html:
-    elements = [element("h3", "Data"), observation_table(comparison)]
-    classes = class_table(comparison, names)
-    if classes is not None:
-        elements.append(classes)
+    elements = [element("h3", "Data"), observation_table(comparison), class_table(comparison, names)]
     elements += [element("h3", "Model"), model_html(comparison.draws.model)]
     fits = {label: result.fit for label, result in comparison.results.items() if result.has_elbo}
     label = next((label for label, fit in fits.items() if fit is not None), None)

@@ -202,23 +202,18 @@ def as_html(comparison: Comparison) -> Html:
 
 def _notes(comparison: Comparison) -> list[str]:
     means, variances = number_text(comparison.mcse_mean.mean()), number_text(comparison.mcse_variance.mean())
+    row = comparison.to_dataframe().loc[comparison.reference]
+    rhat, ess = row["rhat"], min(row["ess_bulk"], row["ess_tail"])
+    caution = (
+        f"! These errors are not reliable: {comparison.reference} has R-hat {number_text(rhat)} and bulk or tail "
+        f"ESS {number_text(ess)} at worst (required: below {RHAT_LIMITS[1]}, above {ESS_LIMITS[1]}). Draw more."
+    )
     return [
         f"* best of the row. Errors are differences from {comparison.reference}, whose Monte-Carlo standard errors are "
         f"{means} (means) and {variances} (variances) on average over the latents: smaller errors are noise.",
-        *_caution(comparison),
+        *([caution] if rhat > RHAT_LIMITS[1] or ess < ESS_LIMITS[1] else []),
         *comparison.notes,
     ]
-
-
-def _caution(comparison: Comparison) -> list[str]:
-    row = comparison.to_dataframe().loc[comparison.reference]
-    rhat, ess = row["rhat"], min(row["ess_bulk"], row["ess_tail"])
-    if rhat > RHAT_LIMITS[1] or ess < ESS_LIMITS[1]:
-        return [
-            f"! These errors are not reliable: {comparison.reference} has R-hat {number_text(rhat)} and bulk or tail "
-            f"ESS {number_text(ess)} at worst (required: below {RHAT_LIMITS[1]}, above {ESS_LIMITS[1]}). Draw more."
-        ]
-    return []
 
 
 # Display of results, models and graphs: a paragraph in a terminal, a table in a notebook.

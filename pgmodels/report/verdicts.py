@@ -8,17 +8,7 @@ import numpy as np
 import scipy
 
 from pgmodels.data.arrays import in_units_of
-from pgmodels.diagnostics.compare import (
-    ESS_LIMITS,
-    RHAT_LIMITS,
-    Comparison,
-    MomentErrors,
-    convergence_by_latent,
-    moment_errors,
-    of_draws,
-    require_comparison,
-    standard_errors,
-)
+from pgmodels.diagnostics import compare
 from pgmodels.diagnostics.diagnose import Diagnosis
 from pgmodels.diagnostics.vsbc import LEVELS, Calibration
 from pgmodels.inference.objectives import objective_of_result
@@ -49,14 +39,14 @@ class Verdict:
         return " ".join((f"{RATINGS[self.level].capitalize()}.", *self.sentences))
 
 
-def verdicts(comparison: Comparison) -> dict[str, Verdict]:
+def verdicts(comparison: compare.Comparison) -> dict[str, Verdict]:
     """Return a verdict for each result of a comparison, by label.
 
     Draws are rated by R-hat, by effective sample sizes, and by their differences from the reference in joint standard
     errors. Approximations are rated by Pareto k-hat and by the errors of their marginals. These errors are in posterior
     standard deviations of the reference, beyond its Monte-Carlo error.
     """
-    reference = _judge_chains(require_comparison(comparison).draws)
+    reference = _judge_chains(compare.require_comparison(comparison).draws)
     by_label = {}
     for label, result in comparison.results.items():
         findings = reference
@@ -86,29 +76,29 @@ class _Findings:
 
 def _judge_chains(draws: Draws) -> _Findings:
     findings = _Findings()
-    bulk, tail, rhat = of_draws(convergence_by_latent, draws)
+    bulk, tail, rhat = compare.of_draws(compare.convergence_by_latent, draws)
     size = np.minimum(bulk, tail)
     if np.isnan(size).all():
         findings.add(2, f"{draws.num_samples} draws per chain are too few to assess convergence.")
         return findings
     least = _largest(-size)
-    rank = _rank(-size[least], (-ESS_LIMITS[0], -ESS_LIMITS[1]))
+    rank = _rank(-size[least], (-compare.ESS_LIMITS[0], -compare.ESS_LIMITS[1]))
     words = ("sufficient", "low, so means are imprecise and tails more so", "too low to use the draws")[rank]
     findings.add(rank, f"The smallest effective sample size is {size[least]:.0f} at {_place(draws, *least)}: {words}.")
     if np.isnan(rhat).all():
         findings.add(1, "Convergence cannot be assessed from one chain: run four.")
     else:
         worst = _largest(rhat)
-        rank = _rank(rhat[worst], RHAT_LIMITS)
+        rank = _rank(rhat[worst], compare.RHAT_LIMITS)
         words = ("the chains agree", "the chains have not fully converged", "the chains disagree: draw more")[rank]
         findings.add(rank, f"The largest R-hat is {rhat[worst]:.3f} at {_place(draws, *worst)}: {words}.")
-    findings.latents = _ordered((size < ESS_LIMITS[1]) | (rhat > RHAT_LIMITS[1]), -size)
+    findings.latents = _ordered((size < compare.ESS_LIMITS[1]) | (rhat > compare.RHAT_LIMITS[1]), -size)
     return findings
 
 
-def _judge_draws(draws: Draws, comparison: Comparison, is_reference_reliable: bool) -> _Findings:
+def _judge_draws(draws: Draws, comparison: compare.Comparison, is_reference_reliable: bool) -> _Findings:
     findings, reference = _judge_chains(draws), comparison.draws
-    mean_error, variance_error = of_draws(standard_errors, draws)
+    mean_error, variance_error = compare.of_draws(compare.standard_errors, draws)
     limit = _limit(draws.mean.size)
     scores = np.maximum(
         np.abs(draws.mean - reference.mean) / np.hypot(mean_error, comparison.mcse_mean),
@@ -138,7 +128,7 @@ def _judge_draws(draws: Draws, comparison: Comparison, is_reference_reliable: bo
     return findings
 
 
-def _judge_approximation(label: str, result: Any, comparison: Comparison) -> _Findings:
+def _judge_approximation(label: str, result: Any, comparison: compare.Comparison) -> _Findings:
     findings = _Findings()
     if not result.converged:
         findings.add(1, "Its iterations stopped before convergence.")
@@ -157,10 +147,10 @@ def _judge_approximation(label: str, result: Any, comparison: Comparison) -> _Fi
     return findings
 
 
-def _judge_marginals(findings: _Findings, result: Result, comparison: Comparison, num_listed: int = 5) -> None:
+def _judge_marginals(findings: _Findings, result: Result, comparison: compare.Comparison, num_listed: int = 5) -> None:
     """Rate errors of means and standard deviations compared with the reference, beyond its Monte-Carlo error."""
     limit, reference = _limit(result.mean.size), comparison.draws
-    off, ratio = moment_errors(result, reference.mean, reference.variance)
+    off, ratio = compare.moment_errors(result, reference.mean, reference.variance)
     gap, noise_of_mean = np.abs(result.mean - reference.mean), limit * comparison.mcse_mean
     shift = in_units_of(np.sqrt(reference.variance), np.maximum(gap - noise_of_mean, 0.0))
     noise = limit * comparison.mcse_variance
@@ -210,7 +200,7 @@ def _judge_khat(findings: _Findings, khat: float) -> None:
         findings.add(1, f"Pareto k-hat is {khat:.2f}, above 0.7: the joint distribution is far from the posterior.")
 
 
-def _compare_predictions(findings: _Findings, label: str, comparison: Comparison) -> None:
+def _compare_predictions(findings: _Findings, label: str, comparison: compare.Comparison) -> None:
     frame = comparison.to_dataframe()
     if "negative_log_density" not in frame:
         return
@@ -342,25 +332,18 @@ def _moments(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     ]
 
 
-def _differences(diagnosis: Diagnosis) -> MomentErrors:
+def _differences(diagnosis: Diagnosis) -> compare.MomentErrors:
     """Return the errors of q's means and deviations compared with the weighted moments."""
-    return moment_errors(diagnosis.result, diagnosis.importance.mean, diagnosis.importance.variance)
+    return compare.moment_errors(diagnosis.result, diagnosis.importance.mean, diagnosis.importance.variance)
 
 
 def _vsbc_rows(vsbc: Calibration) -> list[tuple[str, ...]]:
-    (bias, bias_error), (rms, rms_error), (coverage, coverage_error) = vsbc.bias, vsbc.dispersion, vsbc.coverage
     rows: list[tuple[str, ...]] = [("exact q", "0", "1", "50 %", "90 %", "any")]
-    for i in range(len(bias)):
-        shares = (f"{100 * coverage[k, i]:.1f} ± {100 * coverage_error[k, i]:.1f} %" for k in range(2))
-        rows.append(
-            (
-                f"latent {i}",
-                f"{bias[i]:.3f} ± {bias_error[i]:.3f}",
-                f"{rms[i]:.3f} ± {rms_error[i]:.3f}",
-                *shares,
-                f"{vsbc.symmetry_corrected[i]:.2g}",
-            )
-        )
+    coverage, coverage_error = vsbc.coverage
+    for i, symmetry in enumerate(vsbc.symmetry_corrected):
+        figures = [f"{values[i]:.3f} ± {errors[i]:.3f}" for values, errors in (vsbc.bias, vsbc.dispersion)]
+        shares = [f"{100 * coverage[k, i]:.1f} ± {100 * coverage_error[k, i]:.1f} %" for k in range(2)]
+        rows.append((f"latent {i}", *figures, *shares, f"{symmetry:.2g}"))
     return rows
 
 

@@ -654,13 +654,11 @@ class LogMixture(Expression):
 class Responsibility(Expression):
     """The probability exp B_k / Σ_j exp B_j of a component under the optimal q."""
 
+    labels = ("component",)
     nonnegative = True  # type: ignore[assignment]
 
     def __init__(self, shares: tuple[Expression, ...], component: int):
         self.children, self.component = shares, component
-
-    def _label(self) -> int:
-        return self.component
 
     def evaluate(self, env: Environment) -> Array:
         return jax.nn.softmax(_stacked(self.children, env), axis=0)[self.component]
