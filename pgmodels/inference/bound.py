@@ -71,10 +71,6 @@ class ProblemFamily(Module):
     needs_factors: bool = eqx.field(static=True, default=False)
     floor: float = eqx.field(static=True, default=0.0)
 
-    @property
-    def has_few_rows(self) -> bool:
-        return are_few_rows(len(self.y), couples(self.objective), self.objective.num_nodes)
-
     def model_at(self, vector: Array | np.ndarray) -> Model:
         """The model without priors at the values of a vector."""
         return self.parameters.apply(self.model, vector)
@@ -127,10 +123,7 @@ def points_at(
         return none
     points: list[InducingPoints | None] = []
     for gp, X in zip(model.gps, distinct, strict=True):
-        if gp.form.is_exact(gp.kernel, X):
-            points.append(None)
-            continue
-        pivots = gp.form.pivots(gp.kernel, X)
+        pivots = None if gp.form.is_exact(gp.kernel, X) else gp.form.pivots(gp.kernel, X)
         if pivots is None:
             points.append(None)
             continue
@@ -194,7 +187,7 @@ def sloped_bound(problem: Problem, state: VariationalState) -> Callable[[Problem
 
 def many_rows(family: ProblemFamily, *_: Any) -> bool:
     """Whether to optimise a compiled function of a family."""
-    return not family.has_few_rows
+    return not are_few_rows(len(family.y), couples(family.objective), family.objective.num_nodes)
 
 
 @partial(compiled, static_argnames="moves", optimise=many_rows)
@@ -385,7 +378,11 @@ def choose_again(
     is_auto, first = is_automatic(bound.learnable.model), best.value
     limit = tolerance * (1.0 + abs(first))
     limit = min(limit, ENOUGH) if is_auto else limit
-    site_precisions = _site_precisions(bound, model, best)
+    objective, by = bound.family.objective, selecting(model, bound.family.objective)
+    if by == objective:
+        site_precisions = precisions(by, best.state.sites, bound.family.y, model.parameters)
+    else:
+        site_precisions = nearly_converged(with_inputs(model, best.inputs), bound.data, by)[1]
     if takes_every_choice(model):
         return _take_choice(bound, best, selection, choose_inputs(model, X, site_precisions), limit)
     tried, sharpness = best.inputs, selection.sharpness
@@ -409,14 +406,6 @@ def choose_again(
         if gain > limit or more or not is_auto:
             break
     return best, selection._replace(sharpness=sharpness), first - best.value > limit
-
-
-def _site_precisions(bound: MarginalBound, model: Model, point: Point) -> np.ndarray:
-    objective = bound.family.objective
-    by = selecting(model, objective)
-    if by != objective:
-        return nearly_converged(with_inputs(model, point.inputs), bound.data, by)[1]
-    return precisions(by, point.state.sites, bound.family.y, model.parameters)
 
 
 def _take_choice(

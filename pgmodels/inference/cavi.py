@@ -57,8 +57,7 @@ def at_best_mean(
     gradient's norm has fallen by the factor ``tolerance``: the optimum need not be exact, since the variances change in
     the next sweep.
     """
-    predictors = problem.objective.predictors
-    Phi = None if predictors is None else predictors.matrix(problem.y, problem.parameters)
+    Phi = problem.mixing()
 
     def at(x: Float[Array, " D"]) -> Float[Array, "n p"]:
         f = problem.prior.latents(problem.prior.unflatten(x))

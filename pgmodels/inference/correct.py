@@ -50,35 +50,16 @@ from pgmodels.runtime.precision import as_array, double_precision
 @partial(compiled, static_argnames="augmentation")
 def expansion(
     augmentation: Augmentation,
-    m: Float[Array, "n L"],
-    v: Float[Array, "n L"],
-    residual: Float[Array, "n L"],
-    y: Array,
-    parameters: Parameters,
-) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
-    """E[∂Q_i/∂f] and E[∂²Q_i/∂f²] of Q_i = (T - T̄)ᵀ H_i (T - T̄), T = (f, f²), under q, each (n, latents).
-
-    Products with another latent's T have mean zero under q, so each latent's own 2 x 2 block of H is enough.
-    ``residual`` is the part of the variance v that does not depend on the sites; the likelihood is averaged over it.
-    """
-    H = augmentation.local_hessian(m, v, y, parameters)
-    v = v - residual
-    h_mm, h_ms, h_ss = H[..., 0, 0], H[..., 0, 1], H[..., 1, 1]
-    shift = 4.0 * h_ms * v + 8.0 * h_ss * m * v
-    curvature = 2.0 * h_mm + 8.0 * h_ms * m + 8.0 * h_ss * (m**2 + v)
-    return shift, curvature
-
-
-@partial(compiled, static_argnames="augmentation")
-def joint_expansion(
-    augmentation: Augmentation,
     m: Float[Array, "n P"],
     V: Float[Array, "n P P"],
     residual: Float[Array, "n P P"],
     y: Array,
     parameters: Parameters,
 ) -> tuple[Float[Array, "n P"], Float[Array, "n P P"]]:
-    """``expansion`` for correlated predictors z ~ N(m, V): E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P)."""
+    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) of Q_i = (T - T̄)ᵀ H_i (T - T̄), T = (z, z²), under z ~ N(m, V).
+
+    ``residual`` is the part of V that does not depend on the sites; the likelihood is averaged over it.
+    """
     H = augmentation.hessian_of_datum(m, jnp.diagonal(V, axis1=1, axis2=2), y, parameters)
     V = V - residual
     h_mm, h_ms, h_ss = H[:, :, 0, :, 0], H[:, :, 0, :, 1], H[:, :, 1, :, 1]
@@ -137,11 +118,14 @@ def _expansion(
     residual_variance = posterior.prior.residual_variances()
     residual = as_array(np.zeros(m.shape)) if residual_variance is None else residual_variance
     if Phi is None:
-        return (m, v), expansion(model.augmentation, as_array(m), as_array(v), residual, y, model.parameters)
+        # Products with another latent's T have mean zero under q: each latent's own curvature is enough.
+        S, of_predictors = (as_array(np.asarray(part)[:, :, None] * np.eye(m.shape[1])) for part in (v, residual))
+        shift, curvature = expansion(model.augmentation, as_array(m), S, of_predictors, y, model.parameters)
+        return (m, v), (shift, jnp.diagonal(curvature, axis1=1, axis2=2))
     f, V = marginals_at_data(posterior)
     z, S = jnp.einsum("ipl,il->ip", Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", Phi, V, Phi)
     of_predictors = jnp.einsum("ipl,il,iql->ipq", Phi, residual, Phi)
-    expanded = joint_expansion(model.augmentation, z, S, of_predictors, y, model.parameters)
+    expanded = expansion(model.augmentation, z, S, of_predictors, y, model.parameters)
     return (np.asarray(f), np.asarray(V)), expanded
 
 
@@ -255,7 +239,7 @@ def _corrected(
     """``correct``; with ``tolerates_few`` the report of ``fit`` names few variances just above the prior's."""
     require_maximised("correct", objective_of_result(approximation))
     corrected = _METHODS[method](approximation, progress)
-    prior = np.asarray(_prior_variances(approximation.posterior.prior))[: len(approximation.y)]
+    prior = np.asarray(_prior_marginals(approximation.posterior.prior)[1])[: len(approximation.y)]
     variance = corrected.variance
     beyond = variance > (1.0 + corrected.relative_error) * prior
     # Few of all, and just above: under a likelihood that is not log-concave these may be right.
@@ -372,9 +356,7 @@ _METHODS: dict[str, Callable[[Approximation, bool | None], CorrectedApproximatio
 }
 
 
-@partial(compiled, optimise=False)
-def _prior_variances(prior: PriorCollection) -> Float[Array, "n L"]:
-    return prior.marginals()[1]
+_prior_marginals = compiled(PriorCollection.marginals, optimise=False)
 
 
 @double_precision

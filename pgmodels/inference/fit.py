@@ -447,7 +447,16 @@ def _at_floor(maximum: Maximum) -> set[str]:
 
 def _warn_of_values(maximum: Maximum, values: list[Any], undetermined: "Undetermined", published: bool) -> None:
     """Warn of values at a lower limit, shifted by inducing inputs, or not determined by the data."""
-    _report_floor(maximum, values)
+    pairs, names = zip(maximum.bound.learnable.names, values, strict=True), _at_floor(maximum)
+    at_floor = [f"{name} = " + ", ".join(f"{x:.3g}" for x in np.ravel(v)) for name, v in pairs if name in names]
+    if at_floor:
+        warn(
+            f"fit: {', '.join(at_floor)} is at the smallest value that rounding errors allow: below it posterior "
+            f"variances would be less than {maximum.bound.family.floor:.0e} of the prior's. Lower the kernel's "
+            "variance if it is far above that of y. If y has almost no noise, fix it with pgm.Fixed at the known "
+            "noise, or give it a prior.",
+            FitWarning,
+        )
     _report_shift(maximum)
     if undetermined.rising:
         listed = ", ".join(f"{name} = {value}" for name, value in undetermined.rising.items())
@@ -460,19 +469,6 @@ def _warn_of_values(maximum: Maximum, values: list[Any], undetermined: "Undeterm
         remedy = "Use scheme='auto'" if published else "Raise num_starts"
         remedy += "" if maximum.bound.family.objective.is_maximised else " and objective='expected'"
         warn_flat(undetermined.flat, maximum.num_tried, remedy)
-
-
-def _report_floor(maximum: Maximum, values: list[Any]) -> None:
-    pairs, names = zip(maximum.bound.learnable.names, values, strict=True), _at_floor(maximum)
-    at_floor = [f"{name} = " + ", ".join(f"{x:.3g}" for x in np.ravel(v)) for name, v in pairs if name in names]
-    if at_floor:
-        warn(
-            f"fit: {', '.join(at_floor)} is at the smallest value that rounding errors allow: below it posterior "
-            f"variances would be less than {maximum.bound.family.floor:.0e} of the prior's. Lower the kernel's "
-            "variance if it is far above that of y. If y has almost no noise, fix it with pgm.Fixed at the known "
-            "noise, or give it a prior.",
-            FitWarning,
-        )
 
 
 def _report_shift(maximum: Maximum) -> None:

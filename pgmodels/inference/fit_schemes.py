@@ -163,7 +163,9 @@ class Scheme(ABC):
         except ValueError:
             # The kernel matrix is not finite or not positive at these hyperparameters.
             return None
-        value, (slope, slopes) = value_and_slopes(self.bound.family, as_array(vector), points, _as_arrays(local))
+        value, (slope, slopes) = value_and_slopes(
+            self.bound.family, as_array(vector), points, jax.tree.map(as_array, local)
+        )
         negated = -float(value), -np.asarray(slope), LocalParameters(*(-np.asarray(part) for part in slopes))
         is_finite = all(np.isfinite(part).all() for part in (negated[0], negated[1], *negated[2]))
         return _Slopes(*negated) if is_finite else None
@@ -244,7 +246,7 @@ class Hybrid(Scheme):
         def point_at(x: np.ndarray, value: float) -> Point:
             vector, local = split(x)
             points = self.bound.points(vector, first.inputs)
-            state = state_at(self.bound.family, as_array(vector), points, _as_arrays(local))
+            state = state_at(self.bound.family, as_array(vector), points, jax.tree.map(as_array, local))
             ascent = Ascent(state, np.zeros(0), False)
             return first._replace(vector=vector, points=points, ascent=ascent, value=value)
 
@@ -334,7 +336,3 @@ def learn_by(scheme: str, model: Model, data: Data, terms: Objective, limits: Li
     message = f"{terms.title} changes by less than the tolerance" if converged else "the scheme used all iterations"
     starts = {scheme: search.start_elbo}
     return Maximum(bound, best, box, scheme, starts, search.num_steps, converged, message, search.num_evaluations)
-
-
-def _as_arrays(local: LocalParameters) -> LocalParameters:
-    return LocalParameters(*map(as_array, local))

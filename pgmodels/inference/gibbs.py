@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -31,7 +30,6 @@ from pgmodels.inference.gibbs_schedule import (
     Scheme,
     SchemeName,
     State,
-    continue_chains,
     default_schedule,
     pilot_schedule,
     renew_surrogates,
@@ -44,7 +42,6 @@ from pgmodels.inference.moves import Chain, Move, MoveRequirement, MoveStats, Re
 from pgmodels.inference.prepare import (
     INDEPENDENT,
     accurate_prior,
-    check_start,
     nearly_converged,
     resolved,
     select_inducing_inputs,
@@ -55,13 +52,12 @@ from pgmodels.inference.slice_moves import check_blocks
 from pgmodels.inference.surrogates import Ellipse, Fit, constant_path, ellipse_of, precisions_of
 from pgmodels.likelihoods.sampling import checked_unknowns
 from pgmodels.model import Data, Model, fixed_groups, forms_can_pad, require_model, with_powers
-from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels, with_priors
-from pgmodels.priors.base import Coordinates, RandomKey, Sites
+from pgmodels.parameters.vector import ParameterVector, have_fixed_kernels
+from pgmodels.priors.base import RandomKey, Sites
 from pgmodels.priors.block_posterior import BlockPosterior, condition_blocks
 from pgmodels.priors.collection import NewLeaves, PriorCollection, can_pad, have_factors, padded_prior, require_coupling
-from pgmodels.results.draws import Draws, pad_rank
+from pgmodels.results.draws import Draws
 from pgmodels.results.gaussian import constrained
-from pgmodels.results.result import Result
 from pgmodels.runtime.io import digest
 from pgmodels.runtime.jit import compiled, one_thread_if_small, one_thread_up_to, require_draws
 from pgmodels.runtime.messages import PgmodelsWarning, progress_bar, warn
@@ -79,11 +75,11 @@ def warn_unmixed(engine: str, count: int, means: np.ndarray, variances: np.ndarr
     if count < 100 or len(means) < 2:
         return
     within = variances.mean(axis=0) * (count - 1) / count
-    ratio = means.var(axis=0, ddof=1) / np.where(within > 0.0, within, 1.0)
-    largest = float(np.sqrt(1.0 + np.max(np.where(within > 0.0, ratio, 0.0))))
+    ratio = np.divide(means.var(axis=0, ddof=1), within, out=np.zeros_like(within), where=within > 0.0)
+    largest = float(np.sqrt(1.0 + np.max(ratio)))
     # Gelman and Rubin 1992 recommend less.
     if largest > 1.2:
-        row, latent = np.unravel_index(int(np.argmax(np.where(within > 0.0, ratio, 0.0))), ratio.shape)
+        row, latent = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
         warn(
             f"{engine}: R-hat is {largest:.2f} (latent {latent} at row {row}): the chains have not converged to the "
             "same distribution, and means and variances of the draws are wrong. Raise num_warmup and num_samples, and "
@@ -112,43 +108,14 @@ class Settings(NamedTuple):
     keep: Keep
 
 
-def _vectors(start: Result, unknowns: ParameterVector, settings: Settings) -> np.ndarray:
-    """The unconstrained hyperparameters (chains, d) of the last draws of a result, or else draws or values of it."""
-    count, draws, uncertainty = settings.num_chains, start.draws, start.uncertainty
-    values = [np.repeat(np.asarray(value)[None], count, axis=0) for value in unknowns.values_in(start.model)]
-    drawn: dict[str, np.ndarray] = {}
-    if draws is not None:
-        drawn = {name: value[np.arange(count) % draws.num_chains, -1] for name, value in draws.hyperparameters.items()}
-    elif uncertainty is not None:
-        drawn = uncertainty.values(start.model, uncertainty.scores(count, as_seed(settings.key)))
-    values = [drawn.get(name, value) for name, value in zip(unknowns.names, values, strict=True)]
-    of_chains = zip(*values, strict=True) if values else [()] * count
-    return np.stack([with_priors(unknowns.with_values(list(chain))).start() for chain in of_chains])
-
-
-def _last_coordinates(draws: Draws | None, prior: PriorCollection, num_rows: int, count: int) -> Coordinates | None:
-    """The coordinates by group, (chains, rank, latents), of the last draws at the same rows, if they are known."""
-    if draws is None or draws.whitened is None or draws.num_rows != num_rows:
-        return None
-    pairs = list(zip(draws.whitened, prior.groups, strict=True))
-    if any(v.shape[2] > group.rank for v, group in pairs):
-        return None
-    # Those of padding are zero.
-    last = np.arange(count) % draws.num_chains
-    return tuple(as_array(pad_rank(v[last, -1], group.rank)) for v, group in pairs)
-
-
 class GibbsRun(Picklable):
     """Chains of one model and data set. ``number`` counts iterations, warm-up included."""
 
-    def __init__(
-        self, model: Model, data: Data, settings: Settings, scheme: Scheme = AUTO, start: Result | None = None
-    ):
+    def __init__(self, model: Model, data: Data, settings: Settings, scheme: Scheme = AUTO):
         self.model, self.data, self.settings = model, data, settings
         self.unknowns: ParameterVector = checked_unknowns(model)
         self.is_sampled = bool(self.unknowns.leaf_indices)
-        vectors = self.unknowns.start()[None] if start is None else _vectors(start, self.unknowns, settings)
-        vector = as_array(vectors.mean(axis=0))
+        vector = as_array(self.unknowns.start())
         # If kernel hyperparameters are sampled, in the form that does not depend on their values.
         groups = fixed_groups(model, data.X, have_fixed_kernels(model)) if self.is_sampled else ()
         bound = model.prior(data.X, traced=True, known=groups) if self.is_sampled else model.prior(data.X)
@@ -169,7 +136,12 @@ class GibbsRun(Picklable):
             needs_factors=True,
         )
         self.target = Target(family, fixed_reference=None if self.is_sampled else Reference(self.prior))
-        self.stages = _stages(settings.num_warmup, self.is_sampled)
+        quarter, self.stages = settings.num_warmup // 4, tuple[int, ...]()
+        if self.is_sampled and quarter > PILOT:
+            # The last pilot sets only the numbers of moves.
+            self.stages = quarter, 2 * quarter, 3 * quarter
+        elif not self.is_sampled and settings.num_warmup >= PILOT:
+            self.stages = (0,)
         moves = _usable_moves(self.target, self.prior, scheme.moves, vector, has_warmup=bool(self.stages))
         self.schedule: Schedule = default_schedule(moves, self.prior)
         # The largest precision of the fitted Gaussian's factors.
@@ -179,13 +151,7 @@ class GibbsRun(Picklable):
         elif self.is_sampled:
             self.target = replace(self.target, fitted=Ellipse(vector, as_array(np.eye(len(vector)))))
         keys = _split_key(settings.key, settings.num_chains)
-        self.begun: tuple[Any, ...] = ()
-        if start is None:
-            self.state: State = start_chains(self.target, self.schedule.moves, vector, keys)
-        else:
-            last = _last_coordinates(start.draws, self.prior, len(data.y), settings.num_chains)
-            self.begun, chains = (vectors, last), (as_array(vectors), keys, last)
-            self.state = continue_chains(self.target, self.schedule.moves, *chains)
+        self.state: State = start_chains(self.target, self.schedule.moves, vector, keys)
         self.moments = Moments.none(self.chains.latents.shape)
         self.number = 0
         self.records: list[Record] = []
@@ -223,7 +189,7 @@ class GibbsRun(Picklable):
             "model": model.signature,
             "data": digest((data.X, data.y)),
             "seed": digest(key),
-            "sizes": digest((int(num_warmup), int(num_chains), keep, self.schedule.moves, *self.begun)),
+            "sizes": digest((int(num_warmup), int(num_chains), keep, self.schedule.moves)),
         }
 
     @property
@@ -292,7 +258,12 @@ class GibbsRun(Picklable):
             return np.ascontiguousarray(np.swapaxes(np.concatenate(chunks), 0, 1)[:, :num_samples])
 
         records = jax.tree.map(joined, *self.records)
-        hyperparameters = _named(self.unknowns, records.unknowns) if self.is_sampled else {}
+        hyperparameters = {}
+        if self.is_sampled:
+            vectors = records.unknowns
+            values = constrained(self.unknowns, as_array(vectors.reshape(-1, vectors.shape[-1])))
+            arrays = [np.asarray(value).reshape(*vectors.shape[:2], *value.shape[1:]) for value in values]
+            hyperparameters = dict(zip(self.unknowns.names, arrays, strict=True))
         model = self.unknowns.with_values(self.unknowns.median(list(hyperparameters.values())))
         count, keep = len(self.data.y), self.settings.keep
         prior = self.prior.resized(count)
@@ -430,14 +401,6 @@ def _has_gradient(target: Target, prior: PriorCollection, vector: Array) -> bool
     return True
 
 
-def _stages(num_warmup: int, sampled: bool) -> tuple[int, ...]:
-    if sampled:
-        # The last pilot sets only the numbers of moves.
-        quarter = num_warmup // 4
-        return (quarter, 2 * quarter, 3 * quarter) if quarter > PILOT else ()
-    return (0,) if num_warmup >= PILOT else ()
-
-
 def _note(records: Sequence[Record]) -> str:
     if not records:
         return "warm-up"
@@ -447,13 +410,6 @@ def _note(records: Sequence[Record]) -> str:
     from numpyro.diagnostics import effective_sample_size
 
     return f"ESS of log p(y | f): {effective_sample_size(trace):.0f}"
-
-
-def _named(unknowns: ParameterVector, vectors: np.ndarray) -> dict[str, np.ndarray]:
-    """Hyperparameters by name, (chains, draws, ...), from unconstrained ones (chains, draws, d)."""
-    values = constrained(unknowns, as_array(vectors.reshape(-1, vectors.shape[-1])))
-    arrays = [np.asarray(value).reshape(*vectors.shape[:2], *value.shape[1:]) for value in values]
-    return dict(zip(unknowns.names, arrays, strict=True))
 
 
 @partial(compiled, optimise=False, on_one_thread=True)
@@ -500,7 +456,13 @@ class Checkpoint(EngineCheckpoint):
                     self.refuse(f"{self.file} is damaged: it does not name the files of one state")
             case _:
                 self.refuse(f"{self.file} is damaged: it does not name the files of one state")
-        records = [self._read_draws(self.path / name) for name in files]
+        records = []
+        for draws in (self.path / name for name in files):
+            values = self.read_file(draws)
+            arrays = {name for name, value in values.items() if isinstance(value, np.ndarray)}
+            if set(values) != set(Record._fields) or not {"unknowns", "log_likelihood", "failed"} <= arrays:
+                self.refuse(f"{draws} is damaged: it contains {', '.join(values) or 'nothing'}, and no draws")
+            records.append(Record(**values))
         drawn = sum(len(record.log_likelihood) for record in records)
         if drawn != max(number - run.settings.num_warmup, 0):
             self.refuse(f"{self.file} is of {number} iterations, and there are {drawn} draws")
@@ -528,13 +490,6 @@ class Checkpoint(EngineCheckpoint):
             if old.name != state and _STATE_FILE.fullmatch(old.name):
                 old.unlink()
 
-    def _read_draws(self, path: Path) -> Record:
-        values = self.read_file(path)
-        arrays = {name for name, value in values.items() if isinstance(value, np.ndarray)}
-        if set(values) != set(Record._fields) or not {"unknowns", "log_likelihood", "failed"} <= arrays:
-            self.refuse(f"{path} is damaged: it contains {', '.join(values) or 'nothing'}, and no draws")
-        return Record(**values)
-
 
 @double_precision
 @one_thread_if_small
@@ -548,7 +503,6 @@ def gibbs(
     num_samples: int = 1000,
     num_warmup: int = 200,
     num_chains: int = 4,
-    start: Result | None = None,
     seed: Seed = 0,
     scheme: SchemeName = "auto",
     keep: Literal["all", "moments"] | Sequence[int] | np.ndarray = "all",
@@ -576,9 +530,6 @@ def gibbs(
         Warm-up iterations of each chain, which are discarded.
     num_chains : int
         Number of chains.
-    start : Result, optional
-        A result with the same parameters, at the first rows of X, to start from: chains start at its last draws, or at
-        its hyperparameters, drawn if they are uncertain, with latents drawn from the Gaussian fitted there.
     seed : int or jax.Array
         An int or a JAX key; determines every draw, and inducing inputs as in ``cavi``.
     scheme : {"auto", "sweep", "four_block", "one_vs_rest"}
@@ -658,13 +609,11 @@ def gibbs(
     >>> draws.predict([[1.5], [4.5]]).probabilities[:, 1] > 0.5
     array([ True, False])
     """
-    start_time = time.perf_counter()
+    start = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights, missing)
     chosen = scheme_of(scheme)
     chosen.check(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
-    if start is not None:
-        check_start(start, Result, "an engine", model, data)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))
     model = resolved(model, data, as_seed(seed))
     if settings.keep.what == "all":
@@ -672,12 +621,12 @@ def gibbs(
     with Checkpoint.opened(checkpoint) as saved:
         reached = partial(nearly_converged, objective=chosen.objective(model))
         model = select_inducing_inputs(model, data, reached)
-        run = GibbsRun(model, data, settings, chosen, start)
+        run = GibbsRun(model, data, settings, chosen)
         if saved is not None:
             saved.restore(run)
         run.advance(num_warmup + num_samples, saved, progress)
     run.warn()
-    return run.draws(num_samples, time.perf_counter() - start_time)
+    return run.draws(num_samples, time.perf_counter() - start)
 
 
 @double_precision

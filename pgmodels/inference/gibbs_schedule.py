@@ -41,8 +41,8 @@ from pgmodels.likelihoods.expression import Environment
 from pgmodels.model import Data, Model, with_powers
 from pgmodels.objectives.base import FormulaObjective
 from pgmodels.parameters.vector import with_priors
-from pgmodels.priors.base import Coordinates, RandomKey
-from pgmodels.priors.collection import PriorCollection, flatten
+from pgmodels.priors.base import RandomKey
+from pgmodels.priors.collection import PriorCollection
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import Module, as_array
@@ -328,35 +328,18 @@ def run_chunk(
 
 def started_chains(target: Target, moves: tuple[Move, ...], vector: Array, keys: RandomKey) -> State:
     """Chains, one for each key, at independent draws of the surrogate or else the prior, with equal hyperparameters."""
-    return jax.vmap(partial(_started, target, moves, target.reference(vector), vector), out_axes=0)(keys)
+    reference = target.reference(vector)
 
+    def one(key: RandomKey) -> State:
+        key, draw = jax.random.split(key)
+        chain = Chain(key, vector, *reference.draw(draw))
+        move_states = tuple(move.init(target, chain) if move.state is None else () for move in moves)
+        return State(chain, reference if target.fixed_reference is None else None, move_states)
 
-def _started(
-    target: Target, moves: tuple[Move, ...], reference: Reference, vector: Array, key: RandomKey,
-    coordinates: Array | None = None,
-) -> State:  # fmt: skip
-    key, draw = jax.random.split(key)
-    drawn = reference.draw(draw) if coordinates is None else (target.latents(vector, coordinates), coordinates)
-    chain = Chain(key, vector, *drawn)
-    move_states = tuple(move.init(target, chain) if move.state is None else () for move in moves)
-    return State(chain, reference if target.fixed_reference is None else None, move_states)
+    return jax.vmap(one, out_axes=0)(keys)
 
 
 start_chains = compiled(started_chains, static_argnames="moves", optimise=False, on_one_thread=True)
-
-
-@partial(compiled, static_argnames="moves", optimise=False, on_one_thread=True)
-def continue_chains(
-    target: Target, moves: tuple[Move, ...], vectors: Array, keys: RandomKey, whitened: Coordinates | None
-) -> State:
-    """Chains at their own hyperparameters (chains, d) and coordinates by group, by default drawn as at a start."""
-
-    def one(chain: tuple[Array, RandomKey, Coordinates | None]) -> State:
-        vector, key, whitened = chain
-        coordinates = None if whitened is None else flatten(whitened)
-        return _started(target, moves, target.reference(vector), vector, key, coordinates)
-
-    return jax.lax.map(one, (vectors, keys, whitened))
 
 
 @partial(compiled, on_one_thread=True)

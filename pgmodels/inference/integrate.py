@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from numpy.typing import ArrayLike
 
 from pgmodels.data.arrays import MissingChoice, check_whole_number
@@ -52,21 +52,8 @@ from pgmodels.runtime.seeds import Seed, as_seed
 # Points of ``integrate`` for GPs that are Markov processes: corrected variances by scans, evidence by particles.
 
 
-def log_evidences(model: Model, problem: Problem, posterior: Posterior, keys: Array) -> Float[Array, " runs"]:
-    """log p(y) by independent runs of particles, one for each key in all."""
-    count = -(-len(keys) // NUM_RUNS)
-    layout = Layout.of(posterior.prior, posterior.is_coupled)
-    return particle_runs(model, posterior, problem.y, problem.row_weights, keys[:NUM_RUNS], count, layout)
-
-
-def predicted(problem: Problem, posterior: Posterior, X_new: Array) -> tuple[Array, Array, Array]:
-    """Means (m, L) and covariances (m, L, L) of the latents at new inputs, corrected as at the data, and not."""
-    mean, plain = posterior.marginals_at(X_new)
-    response, is_positive = _response(problem, posterior)
-    return mean, jnp.where(is_positive, response.predict(X_new)[1], plain), plain
-
-
 def _response(problem: Problem, posterior: Posterior) -> tuple[ChainResponse, Any]:
+    """The response of Markov processes, and whether it is a covariance."""
     factors = factors_of(problem, posterior)._replace(slope=None)
     response = respond(posterior, factors, Layout.of(posterior.prior, posterior.is_coupled))
     is_finite = jnp.all(jnp.isfinite(response.moments()[1]))
@@ -132,7 +119,9 @@ def _evaluate(family: ProblemFamily, vector: Array, points: Points, start: Sites
     log_prior = family.parameters.log_prior_unconstrained(vector)
     if not has_factors(family.model):
         posterior = problem.condition(state.sites)
-        runs = log_evidences(family.model_at(vector), problem, posterior, keys) + log_prior
+        layout, count = Layout.of(posterior.prior, posterior.is_coupled), -(-len(keys) // NUM_RUNS)
+        arguments = family.model_at(vector), posterior, problem.y, problem.row_weights, keys[:NUM_RUNS]
+        runs = particle_runs(*arguments, count, layout) + log_prior
         mean, plain = posterior.marginals()
         chains, is_positive = _response(problem, posterior)
         variance = jnp.where(is_positive, chains.moments()[1], plain)
@@ -203,7 +192,10 @@ def _predict(
         mean, covariance = problem.condition(sites).marginals_at(X_new)
         return mean, covariance, covariance
     if not has_factors(family.model):
-        return predicted(problem, problem.condition(sites), X_new)
+        posterior = problem.condition(sites)
+        mean, plain = posterior.marginals_at(X_new)
+        chains, is_positive = _response(problem, posterior)
+        return mean, jnp.where(is_positive, chains.predict(X_new)[1], plain), plain
     posterior, response = _corrected(problem, sites)
     _, added = added_moments(factors_at(posterior.prior, X_new), jnp.zeros(len(response)), response)
     mean, covariance = posterior.marginals_at(X_new)
@@ -225,18 +217,6 @@ class _Mode(NamedTuple):
     value: float
     slope: np.ndarray
     sites: Sites
-
-
-def _mode_at(family: ProblemFamily, vector: np.ndarray, start: Sites | None) -> _Mode | None:
-    """The evaluation at a vector, with q optimised from given sites; None if it is not finite."""
-    points = _points_at(family, vector)
-    if start is None:
-        point, slope = _evaluate_exactly(family, as_array(vector), points)
-        sites, bound = point.sites, point.log_ratios
-    else:
-        sites, bound, slope = _ascend(family, as_array(vector), points, start, _MODE_TOLERANCE)
-    value, gradient = -float(bound), -np.asarray(slope)
-    return _Mode(value, gradient, sites) if math.isfinite(value) and np.isfinite(gradient).all() else None
 
 
 @double_precision
@@ -440,8 +420,15 @@ class _Integration:
         first, size = self.first, len(self.mode)
 
         def evaluate(vector: np.ndarray, best: _Mode | None) -> _Mode | None:
-            start = first if best is None or self.is_gaussian else best.sites
-            return _mode_at(self.family, vector, start)
+            point, points = as_array(vector), _points_at(self.family, vector)
+            if self.is_gaussian:
+                exact, slope = _evaluate_exactly(self.family, point, points)
+                sites, bound = exact.sites, exact.log_ratios
+            else:
+                start = first if best is None else best.sites
+                sites, bound, slope = _ascend(self.family, point, points, start, _MODE_TOLERANCE)
+            value, gradient = -float(bound), -np.asarray(slope)
+            return _Mode(value, gradient, sites) if math.isfinite(value) and np.isfinite(gradient).all() else None
 
         box = np.stack([np.full(size, -np.inf), np.full(size, np.inf)])
         search = Search(evaluate, self.mode, np.ones(size), box, lambda best: bar.advance(1, "mode"))
@@ -491,20 +478,13 @@ class _Integration:
         prior, residual, (m, v) = _marginals(
             self.family, as_array(vector), _points_at(self.family, vector), point.mean, point.covariance
         )
-        variance = jnp.diagonal(point.covariance, axis1=1, axis2=2)
         model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(vector)])
-        n = len(self.data.y)
-        check_against_prior(
-            "integrate",
-            model,
-            self.data.y,
-            np.asarray(prior)[:n],
-            np.asarray(variance)[:n],
-            lambda: (np.asarray(m)[:n], np.asarray(v)[:n]),
-        )
+        n, variance = len(self.data.y), np.diagonal(np.asarray(point.covariance), axis1=1, axis2=2)
+        before, variance, mean, spread = (np.asarray(part)[:n] for part in (prior, variance, m, v))
+        check_against_prior("integrate", model, self.data.y, before, variance, lambda: (mean, spread))
         if residual is not None:
             site_precisions = precisions(self.family.objective, point.sites, self.family.y, model.parameters)
-            warn_left_out(model, self.data.X, np.asarray(residual)[:n], site_precisions[:n], np.asarray(variance)[:n])
+            warn_left_out(model, self.data.X, np.asarray(residual)[:n], site_precisions[:n], variance)
 
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
         if not converged:

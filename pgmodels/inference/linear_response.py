@@ -89,12 +89,6 @@ def entries(size: int, coupled: bool) -> tuple[tuple[int, int], ...]:
     return tuple((p, p) for p in range(size))
 
 
-def mixing_of(problem: Problem) -> Float[Array, "n P L"] | None:
-    """Φ at the data, None if predictors are latents."""
-    predictors = problem.objective.predictors
-    return None if predictors is None else predictors.matrix(problem.y, problem.parameters)
-
-
 def at_data(problem: Problem, posterior: Posterior) -> tuple[Float[Array, "n P"], Spread]:
     """The predictors' means and each datum's variances or covariances, including the residual of a sparse prior."""
     return problem.of_latents(*posterior.marginals()) if posterior.is_coupled else posterior.moments()
@@ -139,7 +133,7 @@ def linear_response(problem: Problem, posterior: Posterior, with_products: bool 
     Row weights multiply what each datum contributes to M; they are 0 at padding rows. ``with_products`` is whether the
     equations are solved by products, by default where that costs less than the matrix of the data's moments.
     """
-    Phi, (mean, spread) = mixing_of(problem), _read_at_data(problem, posterior)
+    Phi, (mean, spread) = problem.mixing(), _read_at_data(problem, posterior)
     derivatives = _sensitivity(problem, mean, spread, clipped=not problem.coupled)
     if posterior.is_coupled:
         precision = problem.objective.local_sites(mean, spread, problem.y, problem.parameters)[1]
@@ -245,7 +239,7 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
     )
     response, *moments = _respond(problem, posterior)
     (mean, covariance), residual = (np.asarray(part)[:n] for part in moments), float(response.residual)
-    is_positive = check_covariance(response, lambda: _halves(posterior, mixing_of(problem))[1], n)
+    is_positive = check_covariance(response, lambda: _halves(posterior, problem.mixing())[1], n)
     if is_positive and residual > 1e-6:
         warn(
             f"the equations of linear response are solved to a relative residual of {residual:.1g} only: the "
@@ -356,7 +350,7 @@ def correct_by_scans(approximation: Approximation) -> ChainCorrection:
 @compiled
 def factors_of(problem: Problem, posterior: Posterior) -> Factors:
     """What responds at each row, see ``linear_response``."""
-    Phi, (mean, spread) = mixing_of(problem), _read_at_data(problem, posterior)
+    Phi, (mean, spread) = problem.mixing(), _read_at_data(problem, posterior)
     clipped = not problem.coupled and not supports_signed(posterior.prior, Phi is not None)
     by_means, mixed, curved = _sensitivity(problem, mean, spread, clipped)
     precision = -jnp.block([[by_means, jnp.swapaxes(mixed, 1, 2)], [mixed, curved]])

@@ -139,11 +139,6 @@ def without_bound(state: S) -> S:
     return state._replace(elbo=np.float64(-np.inf))
 
 
-def enough(state: Bounded, tolerance: Array | float) -> Float[Array, ""]:
-    """The largest change of a bound that counts as converged: relative tolerance, or the bound's rounding error."""
-    return jnp.maximum(tolerance * jnp.maximum(1.0, jnp.abs(state.elbo)), state.rounding)
-
-
 def maximise(
     step: Step,
     problem: Problem,
@@ -193,8 +188,10 @@ def run_block(
         moved = step(problem, carry.state)
         # A damped step may pass the optimum and end where the bound is the same.
         change = jnp.maximum(jnp.abs(moved.elbo - carry.state.elbo), getattr(moved, "missed", 0.0))
-        converged = change <= enough(moved, tolerance)
-        return LoopState(moved, carry.trace.at[carry.num_steps].set(moved.elbo), carry.num_steps + 1, converged)
+        # Relative tolerance, or the bound's rounding error.
+        enough = jnp.maximum(tolerance * jnp.maximum(1.0, jnp.abs(moved.elbo)), moved.rounding)
+        trace = carry.trace.at[carry.num_steps].set(moved.elbo)
+        return LoopState(moved, trace, carry.num_steps + 1, change <= enough)
 
     empty = LoopState(state, jnp.zeros(length), jnp.zeros((), int), jnp.zeros((), bool))
     if problem.objective.has_fixed_sites:
@@ -249,13 +246,3 @@ class Engine(ABC):
     def finish(self, name: str, problem: Problem, ascent: Ascent) -> Ascent:
         """The ascent after the loop; an engine that can stall marks it as not converged and warns by ``name``."""
         return ascent
-
-
-def check_finite(name: str, trace: np.ndarray) -> None:
-    """Raise ValueError if the last ELBO of the trace is not finite."""
-    if not np.isfinite(trace[-1]):
-        raise ValueError(
-            f"{name}: the ELBO is {float(trace[-1])} at iteration {len(trace) - 1}. Check for extreme values in y, "
-            "prior variances of many orders of magnitude, a likelihood scale close to zero, or a formula without a "
-            "finite expectation under a Gaussian."
-        )

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from pgmodels.augmentation.augmentation import Augmentation
 from pgmodels.augmentation.derive import OneVersusRest
 from pgmodels.inference.bound import ProblemFamily
-from pgmodels.inference.problem import condition
+from pgmodels.inference.problem import Problem
 from pgmodels.inference.surrogates import (
     Ellipse,
     Fit,
@@ -138,6 +138,10 @@ class Target(Module):
         """The sites of a block's auxiliary variables, drawn given the latents, and whether they are finite."""
         z = self.augmentation.predictor_values(latents, self.family.y, parameters)
         return self.checked_sites(*self.augmentation.draw_auxiliaries(key, z, self.family.y, parameters, block))
+
+    def problem(self, prior: PriorCollection, parameters: Parameters) -> Problem:
+        """The problem of the conditionals at a prior and parameters of the likelihood."""
+        return Problem(self.objective, prior, self.family.y, dict(parameters))
 
     def prior(self, vector: Array) -> PriorCollection:
         """The latents' prior at given hyperparameters."""
@@ -326,9 +330,9 @@ def move_schedule(repeats: int, every: int, settings: tuple[Array, ...] | None =
 
 # A loop over chains: see pgmodels.priors.linalg.
 mean_and_deviation = vmap_as_loop(
-    lambda target, prior, key, sites, parameters: condition(
-        target.augmentation.predictors, prior, sites, target.family.y, parameters
-    ).mean_and_deviation(key)
+    lambda target, prior, key, sites, parameters: (
+        target.problem(prior, parameters).condition(sites).mean_and_deviation(key)
+    )
 )
 
 
@@ -505,10 +509,6 @@ class FourBlock(GibbsSweep):
         return Step(moved_chain, counts, finite=finite)
 
 
-# A loop over chains: see pgmodels.priors.linalg.
-_mean_and_deviation = vmap_as_loop(lambda prior, key, sites: prior.condition(sites).mean_and_deviation(key))
-
-
 @dataclass(frozen=True)
 class ClassByClass(GibbsSweep):
     """For each class, ω_c given all latents, then f_c given ω_c and the others (Polson, Scott and Windle 2013)."""
@@ -530,7 +530,7 @@ class ClassByClass(GibbsSweep):
                 key, auxiliary_key, latent_key = jax.random.split(key, 3)
                 drawn_site = objective.draw_site(auxiliary_key, latents, target.family.y, first + i)
                 sites, is_finite = target.checked_sites(*drawn_site)
-                drawn = jax.tree.map(jnp.add, *_mean_and_deviation(prior, latent_key, sites))
+                drawn = jax.tree.map(jnp.add, *mean_and_deviation(target, prior, latent_key, sites, {}))
                 latents = jax.lax.dynamic_update_slice_in_dim(latents, prior.latents(drawn), first + i, axis=1)
                 group = jax.lax.dynamic_update_slice_in_dim(group, drawn[0], i, axis=1)
                 return key, latents, group, finite & is_finite

@@ -14,7 +14,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float
 
 from pgmodels.inference.cavi import positive
-from pgmodels.inference.linear_response import at_data, correct_by_response, halves, mixing_of, problem_at
+from pgmodels.inference.linear_response import at_data, correct_by_response, halves, problem_at
 from pgmodels.inference.objectives import expected_objective, is_joint, objective_of_result
 from pgmodels.inference.problem import Problem
 from pgmodels.inference.vi import vi
@@ -127,10 +127,6 @@ class PredictorGaussian(NamedTuple):
     covariance: Float[Array, "n P P"]
     derivatives: Float[Array, "n 2"] | None
 
-    def of_rows(self, rows: Array) -> "PredictorGaussian":
-        """q of the predictors of some rows."""
-        return jax.tree.map(lambda part: part[rows], self)
-
 
 class Functional(NamedTuple):
     """u = mean + half^T e + noise of variance ``residual`` under q, with its density at ``location + scale * GRID``."""
@@ -151,10 +147,6 @@ class Tilt:
 
     def __init__(self, objective: Objective, q: PredictorGaussian, parameters: Parameters):
         self.objective, self.q, self.parameters = objective, q, parameters
-
-    def of_rows(self, rows: Array) -> "Tilt":
-        """The same of some rows."""
-        return Tilt(self.objective, self.q.of_rows(rows), self.parameters)
 
     def values(self, m: Float[Array, "k P"], C: Float[Array, "k P P"], rows: Rows = slice(None)) -> Float[Array, " k"]:
         """The expectations of some rows, whose predictors have means m and covariances C."""
@@ -235,7 +227,7 @@ class _Pinned:
         correlation, near = jax.lax.top_k(correlation, num_near)
         terms = jnp.zeros((len(s), 2)) if q.derivatives is None else q.derivatives * s ** jnp.array([3, 4])
         self.far = jnp.sum(terms.at[near].set(0.0), axis=0)
-        self.tilt, self.s = tilt.of_rows(near), s[near]
+        self.tilt, self.s = Tilt(tilt.objective, jax.tree.map(lambda part: part[near], q), tilt.parameters), s[near]
         covariance = self.tilt.q.covariance
         # A share of each variance, so that rounding leaves no negative one where u determines a predictor.
         rounding = 1e-12 * _diagonal(covariance)[:, :, None] * jnp.eye(s.shape[1])
@@ -595,7 +587,7 @@ def _gaussian_of(problem: Problem, posterior: Posterior) -> PredictorGaussian:
     # Precisions as the engine clips them.
     sites = sites if problem.takes_signed else positive(sites, mean)
     total, precision = (part if part.ndim == 3 else jax.vmap(jnp.diag)(part) for part in (spread, sites.precision))
-    half = jnp.moveaxis(halves(posterior, mixing_of(problem))[1], 0, -1)
+    half = jnp.moveaxis(halves(posterior, problem.mixing())[1], 0, -1)
     covariance = jnp.einsum("npd,nqd->npq", half, half)
     # Differences of rounding size are none.
     residual = jnp.where(abs(total - covariance) > 1e-9 * abs(total), total - covariance, 0.0)

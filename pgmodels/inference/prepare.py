@@ -27,9 +27,8 @@ from pgmodels.priors.dense import dense_operations
 from pgmodels.priors.inducing import ADAPTIVE, AUTOMATIC, ENOUGH, REPLACING, Inducing, greedy
 from pgmodels.priors.markov import Markov, scan_operations
 from pgmodels.priors.representation import Auto
-from pgmodels.results.result import Result
 from pgmodels.runtime.jit import compiled
-from pgmodels.runtime.messages import PgmodelsWarning, shorten, warn
+from pgmodels.runtime.messages import PgmodelsWarning, warn
 from pgmodels.runtime.precision import as_array
 
 # Distinct inputs up to which the default form stays. In a new process, with Matern32 on one core, cavi takes 3.3 s in
@@ -66,26 +65,6 @@ def resolved(model: Model, data: Data, seed: int = 0, *, may_be_chain: bool = Fa
     model = with_chain(model, data.X) if may_be_chain else model
     check_memory(model, data.X)
     return model
-
-
-def check_start(start: object, kind: type[Result], by: str, model: Model, data: Data) -> None:
-    """Raise ValueError unless a result of a kind has the formula of a model, and its rows are the first of X."""
-    if not isinstance(start, kind):
-        raise ValueError(
-            f"start must be a result of {by} at its data; got {shorten(start)}. Give such a result, or leave start out."
-        )
-    size = model.num_latents
-    if start.model.likelihood.formula(start.model.num_latents).key != model.likelihood.formula(size).key:
-        raise ValueError(
-            f"start must be a result for {model.likelihood.name} of {size} latent(s); got one for "
-            f"{start.model.likelihood.name} of {start.model.num_latents}. Give one of this likelihood, or leave start "
-            "out."
-        )
-    if not np.array_equal(start.X, data.X[: len(start.X)]):
-        raise ValueError(
-            f"start must be a result whose rows are the first rows of X; got one of {len(start.X)} rows, and X has "
-            f"{len(data.X)} that begin otherwise. Put the rows of the result first, or leave start out."
-        )
 
 
 class TruncationWarning(PgmodelsWarning):

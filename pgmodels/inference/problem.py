@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pgmodels.augmentation.predictors import Predictors
 from pgmodels.model import Data, Model, forms_can_pad
 from pgmodels.objectives.base import Objective
 from pgmodels.priors.base import Moments, Sites, weighted
@@ -106,6 +105,11 @@ class Problem(Module):
         """Whether the objective's sites are independent although the problem has joint covariances of predictors."""
         return self.coupled and not self.objective.takes_covariances
 
+    def mixing(self) -> Float[Array, "n p l"] | None:
+        """Φ at the data, None if predictors are latents."""
+        predictors = self.objective.predictors
+        return None if predictors is None else predictors.matrix(self.y, self.parameters)
+
     def marginals(self) -> tuple[Float[Array, "n p"], Spread]:
         """Prior mean and variance of the predictors."""
         mean, variance = self.prior.marginals()
@@ -113,10 +117,9 @@ class Problem(Module):
 
     def of_latents(self, mean: Float[Array, "n l"], covariance: Float[Array, "n l l"]) -> tuple[Array, Spread]:
         """Mean and variance of the predictors given the latents' marginals."""
-        predictors = self.objective.predictors
-        if predictors is None:
+        Phi = self.mixing()
+        if Phi is None:
             return mean, covariance if self.coupled else jnp.diagonal(covariance, axis1=1, axis2=2)
-        Phi = predictors.matrix(self.y, self.parameters)
         if self.coupled:
             return push_values(Phi, mean), push_covariance(Phi, covariance)
         return push_moments(Phi, mean, covariance)
@@ -127,7 +130,7 @@ class Problem(Module):
         if predictors is None and not self.coupled:
             moments = self.prior.moments(sites)
         else:
-            posterior = couple(predictors, self.prior, sites, self.y, self.parameters, self.blocks)
+            posterior = self.couple(sites, self.blocks)
             mean, covariance = posterior.marginals()
             logs = posterior.log_normalizer(), posterior.divergence(covariance)
             if predictors is not None:
@@ -151,7 +154,17 @@ class Problem(Module):
 
     def condition(self, sites: Sites) -> Posterior:
         """The posterior of the latents given sites on the predictors."""
-        return condition(self.objective.predictors, self.prior, sites, self.y, self.parameters, self.blocks)
+        if self.objective.predictors is None and not sites.coupled:
+            return self.prior.condition(sites)
+        return self.couple(sites, self.blocks)
+
+    def couple(self, sites: Sites, blocks: tuple[tuple[int, ...], ...] | None = None) -> DependentPosterior:
+        """The posterior of latents coupled by sites or predictors, in ``blocks``, by default chosen by size."""
+        predictors, blocks = self.objective.predictors, blocks or choose_blocks(self.prior)
+        if predictors is None:
+            return condition_jointly(self.prior, sites.as_coupled(), blocks)
+        blocks = blocks if sites.coupled else predictors.latent_blocks
+        return condition_predictors(self.prior, predictors.matrix(self.y, self.parameters), sites, blocks)
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...] | None:
@@ -209,10 +222,9 @@ def change_of_elbo(problem: Problem, added: Values | float, mean: Values, varian
     From the derivative of the log normaliser in the prior covariance: squares of the sites' gradients in the mean,
     summed over rows that share a latent, and the diagonal of W - W V W for each row.
     """
-    w, pull, predictors = sites.precision, gradient_of(sites, mean), problem.objective.predictors
+    w, pull, Phi = sites.precision, gradient_of(sites, mean), problem.mixing()
     curvature = abs((w - w @ variance @ w).diagonal(axis1=1, axis2=2) if sites.coupled else w - w**2 * variance)
-    if predictors is not None:
-        Phi = predictors.matrix(problem.y, problem.parameters)
+    if Phi is not None:
         pull, curvature = ((B * part[..., None]).sum(axis=1) for B, part in ((Phi, pull), (Phi**2, curvature)))
     return 0.5 * (added * (pull * shared_total(problem.prior, pull) + curvature)).sum()
 
@@ -233,15 +245,13 @@ def largest_precision(problem: Problem, sites: Sites) -> float:
     w, rows = np.asarray(sites.precision), problem.prior.copies.rows
     w = np.linalg.norm(w, ord=2, axis=(1, 2))[:, None] if sites.coupled else w
     if problem.objective.predictors is not None:
-        squares = np.asarray(_matrix(problem)) ** 2
+        squares = np.asarray(_mixing(problem)) ** 2
         w = w * (np.max(squares, axis=(1, 2))[:, None] if sites.coupled else np.max(squares, axis=-1))
     totals = w.T if rows is None else [np.bincount(np.asarray(rows), column) for column in w.T]
     return float(np.max(totals, initial=0.0))
 
 
-@partial(compiled, optimise=False)
-def _matrix(problem: Problem) -> Array:
-    return problem.objective.predictors.matrix(problem.y, problem.parameters)  # type: ignore[union-attr]
+_mixing = compiled(Problem.mixing, optimise=False)
 
 
 def gradient_of(sites: Sites, mean: Values) -> Values:
@@ -279,36 +289,6 @@ def separate_blocks(objective: Objective) -> tuple[tuple[int, ...], ...]:
     if objective.predictors is not None:
         return objective.predictors.latent_blocks
     return tuple((latent,) for latent in range(objective.num_latents))
-
-
-def condition(
-    predictors: Predictors | None,
-    prior: PriorCollection,
-    sites: Sites,
-    y: Values,
-    parameters: dict[str, Any],
-    blocks: tuple[tuple[int, ...], ...] | None = None,
-) -> Posterior:
-    """The posterior of the latents given sites on predictors, or on the latents if there are no predictors."""
-    if predictors is None and not sites.coupled:
-        return prior.condition(sites)
-    return couple(predictors, prior, sites, y, parameters, blocks)
-
-
-def couple(
-    predictors: Predictors | None,
-    prior: PriorCollection,
-    sites: Sites,
-    y: Values,
-    parameters: dict[str, Any],
-    blocks: tuple[tuple[int, ...], ...] | None = None,
-) -> DependentPosterior:
-    """The posterior of latents coupled by sites or predictors, in ``blocks``, by default chosen by size."""
-    blocks = blocks or choose_blocks(prior)
-    if predictors is None:
-        return condition_jointly(prior, sites.as_coupled(), blocks)
-    blocks = blocks if sites.coupled else predictors.latent_blocks
-    return condition_predictors(prior, predictors.matrix(y, parameters), sites, blocks)
 
 
 def conditioned(problem: Problem, sites: Sites) -> tuple[Posterior, Array, Array, Array | None]:

@@ -171,15 +171,11 @@ class BoundSearch(Search[Point]):
             self.tolerance = _required_tolerance(before, self.best)
         return has_changed
 
-    def predicted_decrease(self, inverse_hessian: np.ndarray) -> float:
-        """The gain of one more Newton step with an inverse Hessian, values at their limits kept there."""
+    def is_stationary(self, inverse_hessian: np.ndarray) -> bool:
+        """Whether one more Newton step would gain too little to count, values at their limits kept there."""
         vector, slope, (low, high) = self.x, self.point.slope, self.box
         slope = np.where(((vector <= low) & (slope > 0)) | ((vector >= high) & (slope < 0)), 0.0, slope)
-        return 0.5 * float(slope @ (inverse_hessian @ slope))
-
-    def is_stationary(self, inverse_hessian: np.ndarray) -> bool:
-        """Whether one more Newton step would gain too little to count."""
-        return self.predicted_decrease(inverse_hessian) <= self.limits.enough(self.point)
+        return 0.5 * float(slope @ (inverse_hessian @ slope)) <= self.limits.enough(self.point)
 
     def tighten(self, tolerance: float, sufficient: float = TIGHT) -> bool:
         """Optimise q(f) at the best vector to a tolerance unless ``sufficient``; return whether it did."""
@@ -450,7 +446,9 @@ def move_inputs(maximum: Maximum, limits: Limits, bar: SearchBar) -> Maximum:
 
     def evaluate(x: np.ndarray, best: _Moving | None) -> _Moving | None:
         start = first if best is None else best.point
-        point = bound.at(x[:size], start, inputs=_split(x[size:], first.inputs), moves=True)
+        parts = iter(np.split(x[size:], np.cumsum([Z.size for Z in first.inputs if Z is not None])))
+        inputs = tuple(None if Z is None else next(parts).reshape(Z.shape) for Z in first.inputs)
+        point = bound.at(x[:size], start, inputs=inputs, moves=True)
         if point is None or not point.is_resolved(start.value):
             return None
         return _Moving(point.value, _joined(point.slope, point.of_inputs), point)
@@ -489,12 +487,6 @@ class _Moving(NamedTuple):
 
 def _joined(vector: ArrayLike, inputs: Inputs) -> np.ndarray:
     return np.concatenate([vector, *(np.ravel(Z) for Z in inputs if Z is not None)])
-
-
-def _split(entries: np.ndarray, inputs: Inputs) -> Inputs:
-    sizes = [0 if Z is None else Z.size for Z in inputs]
-    pairs = zip(np.split(entries, np.cumsum(sizes)[:-1]), inputs, strict=True)
-    return tuple(None if Z is None else part.reshape(Z.shape) for part, Z in pairs)
 
 
 # Learning from many rows with a warm start: the optimum of a subset of the rows, recursively.

@@ -29,7 +29,6 @@ from pgmodels.inference.moves import (
     surrogate_at,
     sweep_operations,
 )
-from pgmodels.inference.problem import condition
 from pgmodels.inference.surrogates import Ellipse
 from pgmodels.objectives.expected import num_coarse_nodes
 from pgmodels.priors.base import RandomKey
@@ -257,9 +256,9 @@ class LikelihoodSlice(Move):
 
 # A loop over chains: see pgmodels.priors.linalg.
 _log_normalizer = vmap_as_loop(
-    lambda target, sites, parameters, vector: condition(
-        target.augmentation.predictors, target.prior(vector), sites, target.family.y, parameters
-    ).log_normalizer()
+    lambda target, sites, parameters, vector: (
+        target.problem(target.prior(vector), parameters).condition(sites).log_normalizer()
+    )
 )
 
 
@@ -325,8 +324,9 @@ def _slice_entries(
         proposed = vector.at[entries].set(some)
         return (), target.unknowns.log_prior_unconstrained(proposed) + log_likelihood(proposed)
 
-    some = vector[entries]
-    moved, _ = slice_step(key, target.ellipse.of_entries(entries), some, (), at(some)[1], at)
+    some, rows = vector[entries], target.ellipse.scale[entries]
+    ellipse = Ellipse(target.ellipse.middle[entries], jnp.linalg.cholesky(rows @ rows.T))
+    moved, _ = slice_step(key, ellipse, some, (), at(some)[1], at)
     return vector.at[entries].set(moved)
 
 

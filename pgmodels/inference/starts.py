@@ -191,7 +191,8 @@ def constant_latents(model: Model, data: Data, objective: Objective) -> Constant
     value under a flat prior, which needs no initial scale.
     """
     objective = objective.reduced()
-    location, variance = _means(model), np.ones(model.num_latents)
+    location = np.concatenate([np.full(gp.size, float(gp.mean.value)) for gp in model.gps])
+    variance = np.ones(model.num_latents)
     parameters, previous = model.likelihood.values, -np.inf
     # This many rows determine constants closely enough.
     few, most = data, 16384
@@ -327,17 +328,14 @@ def _likeliest(
     return parameters | moved, -float(solution.fun)
 
 
-def _means(model: Model) -> np.ndarray:
-    """The prior mean of each latent, (L,)."""
-    return np.concatenate([np.full(gp.size, float(gp.mean.value)) for gp in model.gps])
-
-
 def _levelled(model: Model, X: np.ndarray, level: ConstantFit) -> Model:
     gps = []
     for gp, part in zip(model.gps, columns([gp.size for gp in model.gps]), strict=True):
         mean = gp.mean.with_value(np.mean(level.location[part])) if gp.mean.is_free else gp.mean
-        amplitude = _amplitude(level.potential[:, part], level.precision[:, part], float(mean.value))
-        now = _mean_variance(gp.kernel, X)
+        # The mean square of h / w - mean, h / w being each datum's estimate of its latent; weighted by w.
+        h, w, now = level.potential[:, part], level.precision[:, part], _mean_variance(gp.kernel, X)
+        squares = np.divide((h - w * float(mean.value)) ** 2, w, out=np.zeros_like(w), where=w > 0)
+        amplitude = float(np.sum(squares) / np.sum(w)) if np.any(w > 0) else np.nan
         usable = np.isfinite(amplitude) and amplitude > 0 and now > 0
         kernel = gp.kernel.scaled(amplitude / now) if usable else gp.kernel
         gps.append(GP(kernel, mean, gp.size, gp.form))
@@ -347,13 +345,6 @@ def _levelled(model: Model, X: np.ndarray, level: ConstantFit) -> Model:
 
 def _mean_variance(kernel: Kernel, X: np.ndarray) -> float:
     return float(np.mean(np.asarray(kernel.diagonal(pad_rows(X, padded_size(len(X)))))[: len(X)]))
-
-
-def _amplitude(h: np.ndarray, w: np.ndarray, mean: float) -> float:
-    """The mean square of h / w - mean, h / w being each datum's estimate of its latent; weighted by w."""
-    informative = w > 0
-    squares = np.where(informative, (h - w * mean) ** 2 / np.where(informative, w, 1.0), 0.0)
-    return float(np.sum(squares) / np.sum(w)) if informative.any() else np.nan
 
 
 def _stretched(model: Model, X: np.ndarray, length: Callable[[Parameter, np.ndarray], Any]) -> Model:

@@ -10,11 +10,11 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from pgmodels.inference.cavi import NATURAL_GRADIENT, GaussianState, positive_part, pull
+from pgmodels.inference.cavi import NATURAL_GRADIENT, GaussianState, positive, pull
 from pgmodels.inference.loop import run_block
 from pgmodels.inference.objectives import expected_objective
-from pgmodels.inference.prepare import engine_of
-from pgmodels.inference.problem import Problem, couple
+from pgmodels.inference.prepare import engine_of, init
+from pgmodels.inference.problem import Problem
 from pgmodels.model import Model
 from pgmodels.priors.base import Sites
 from pgmodels.priors.block_posterior import BlockPosterior
@@ -33,11 +33,6 @@ class Ellipse(Module):
     def standard(self, difference: Float[Array, " d"]) -> Float[Array, " d"]:
         """A difference of hyperparameters in standard coordinates."""
         return solve_triangular(self.scale, difference, lower=True)
-
-    def of_entries(self, entries: np.ndarray) -> "Ellipse":
-        """The ellipse of some of the hyperparameters."""
-        rows = self.scale[entries]
-        return Ellipse(self.middle[entries], jnp.linalg.cholesky(rows @ rows.T))
 
 
 def ellipse_of(vectors: np.ndarray) -> Ellipse:
@@ -130,11 +125,6 @@ def fitting_problem(model: Model, prior: PriorCollection, y: Array, row_mask: Ar
     return problem.with_coupled_sites() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
 
 
-@partial(compiled, optimise=False)
-def _first_sites(problem: Problem) -> Sites:
-    return engine_of(problem.objective).init(problem).sites
-
-
 def fit_surrogate(
     model: Model, prior: PriorCollection, y: Array, row_mask: Array | None, start: Sites | None = None
 ) -> Fit:
@@ -142,18 +132,13 @@ def fit_surrogate(
     problem = fitting_problem(model, prior, y, row_mask)
     if start is None:
         initial = replace(problem, objective=model.augmentation, coupled=False) if model.is_augmentable else problem
-        start = _first_sites(initial)
+        start = init(engine_of(initial.objective), initial).sites
     if problem.coupled and not start.coupled:
         # With fewer coordinates, starting at the optimum of independent latents saves less than compiling costs.
         if sum(prior.ranks) >= 1000:
-            start = _ascend_apart(replace(problem, coupled=False), start)
+            start = _optimum_apart(replace(problem, coupled=False), start).sites
         start = start.as_coupled()
     return _ascend(problem, start).completed(problem.prior)
-
-
-@partial(compiled, optimise=False, on_one_thread=True)
-def _ascend_apart(problem: Problem, start: Sites) -> Sites:
-    return _optimum(problem, start).sites
 
 
 @partial(compiled, optimise=False, on_one_thread=True)
@@ -171,6 +156,9 @@ def _optimum(problem: Problem, start: Sites) -> GaussianState:
     return run_block(NATURAL_GRADIENT.step, problem, first, tolerance, most, most).state
 
 
+_optimum_apart = compiled(_optimum, optimise=False, on_one_thread=True)
+
+
 def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
     """The Gaussian whose factors approximate p(y | f) at given marginals of the latents; usable under ``jit``.
 
@@ -178,10 +166,7 @@ def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
     Source: Opper and Archambeau 2009.
     """
     mean, spread = problem.of_latents(*marginals)
-    slope = problem.sites(mean, spread)
-    precision = positive_part(slope.precision)
-    gradient = slope.potential - pull(slope.precision, mean)
-    return _widened(problem, Sites(gradient + pull(precision, mean), precision), mean)
+    return _widened(problem, positive(problem.sites(mean, spread), mean), mean)
 
 
 def precisions_of(surrogate: BlockPosterior) -> Array:
@@ -196,9 +181,8 @@ def _widened(problem: Problem, sites: Sites, mean: Array) -> BlockPosterior:
 
 def _coupled(problem: Problem, sites: Sites) -> BlockPosterior:
     """The posterior given sites, with the latents of a datum coupled if that is affordable."""
-    posterior = couple(problem.objective.predictors, problem.prior, sites, problem.y, problem.parameters)
     # Surrogates are of priors with factors.
-    return cast(BlockPosterior, posterior)
+    return cast(BlockPosterior, problem.couple(sites))
 
 
 class SurrogatePath(Module):

@@ -470,19 +470,11 @@ def _learned(model: Model, prior: PriorCollection, inputs: Inputs, run: _Run) ->
     unknowns = trainable(model) if run.train_hyperparameters else ParameterVector(model, lambda parameter: False)
     terms, coupled = _terms(model, prior, run.objective)
     units = steps(unknowns, run.sample.X) if unknowns.leaf_indices else np.zeros(0)
-    units = np.concatenate([units, input_steps(inputs if run.train_inducing else (), run.sample.X)])
+    scales = as_array(np.concatenate([units, input_steps(inputs if run.train_inducing else (), run.sample.X)]))
+    learned = tuple(as_array(Z) for Z in inputs) if run.train_hyperparameters else ()
+    bare, count = without_inputs(model).bare(), as_array(np.float64(run.source.num_rows))
     problem = StochasticProblem(
-        terms,
-        unknowns,
-        without_inputs(model).bare(),
-        prior,
-        tuple(as_array(Z) for Z in inputs) if run.train_hyperparameters else (),
-        as_array(units),
-        as_array(np.float64(run.source.num_rows)),
-        run.adaptive,
-        run.latents,
-        run.train_inducing,
-        coupled,
+        terms, unknowns, bare, prior, learned, scales, count, run.adaptive, run.latents, run.train_inducing, coupled
     )
     stream = shuffled(run.source, settings, run.key)
     fingerprint = partial(_fingerprint, model, inputs, run)

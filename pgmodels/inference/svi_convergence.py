@@ -314,8 +314,12 @@ def next_window(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, set
         return Ascent(trace, state, learning, windows_at_rate, window, before, pooled)
     # A bound on a subset of the rows is noisy: stop if its gain is below that noise.
     is_hidden = settings.batches > settings.window and not gains
-    is_full = pooled == settings.pool
-    converged = before is not None and (is_hidden or (is_full and _has_converged(before, window, settings.tolerance)))
+    converged = False
+    if before is not None:
+        # Whether averages of E v differ by less than the tolerance (Wenzel et al. 2019).
+        moved, size = (np.linalg.norm(part) for part in (window.centre - before.centre, window.centre))
+        is_still = bool(moved <= settings.tolerance * float(window.share) * size)
+        converged = is_hidden or (pooled == settings.pool and is_still)
     return Ascent(trace, state, learning, windows_at_rate, window, before, pooled, converged)
 
 
@@ -343,13 +347,6 @@ def _reduced_rate(
     if gains and np.any(moved > spread):
         return learning
     return learning / 2.0 if learning > float(settings.rates.learning) / 16.0 else 0.0
-
-
-def _has_converged(before: WindowAverage, now: WindowAverage, tolerance: float) -> bool:
-    """Whether averages of E v over two windows differ by less than the tolerance (Wenzel et al. 2019)."""
-    centre = np.asarray(now.centre)
-    moved = np.linalg.norm(centre - np.asarray(before.centre))
-    return bool(moved <= tolerance * float(now.share) * np.linalg.norm(centre))
 
 
 def is_flat(bounds: np.ndarray) -> bool:

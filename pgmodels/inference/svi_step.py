@@ -384,8 +384,8 @@ class StochasticProblem(Module):
     def inducing_loss(self, batch: Batch, moments: Moments) -> Float[Array, "2"]:
         """The loss Σ w residual / 2 of the bound for all rows, and the mean share of the predictors' variance."""
         problem, residual = batch.problem, jnp.stack(batch.residuals, axis=1)
-        if self.objective.predictors is not None:
-            residual = push_values(self.objective.predictors.matrix(problem.y, problem.parameters) ** 2, residual)
+        if (Phi := problem.mixing()) is not None:
+            residual = push_values(Phi**2, residual)
         w = problem.sites(moments.mean, moments.variance).precision
         share = jnp.mean(residual / moments.variance, axis=1)
         return jnp.stack([batch.scale * jnp.sum(0.5 * w * residual), jnp.mean(share)])
@@ -396,11 +396,8 @@ class StochasticProblem(Module):
 
     def natural_target(self, batch: Batch, sites: Sites) -> tuple[NaturalParameters, ...]:
         """The q of sites on the predictors of a batch, weighted to represent all rows."""
-        problem, A, scale, targets = batch.problem, batch.factors, batch.scale, []
-        if self.objective.predictors is None:
-            h, w = sites.potential, jax.vmap(jnp.diag)(sites.precision)
-        else:
-            h, w = pull_sites(self.objective.predictors.matrix(problem.y, problem.parameters), sites)
+        Phi, A, scale, targets = batch.problem.mixing(), batch.factors, batch.scale, []
+        h, w = (sites.potential, jax.vmap(jnp.diag)(sites.precision)) if Phi is None else pull_sites(Phi, sites)
         h = h - w @ batch.means
         if all(len(block) == 1 for block in self.blocks):
 

@@ -138,8 +138,11 @@ class _End:
         groups, places, self.means = [], [], []
         for group, posterior, at in zip(chain_groups(prior), _chains(q.posterior), prior.copies.places, strict=True):
             for latent in range(group.size):
-                end_of_group, means = _prior_after(group, posterior, first - 1, latent)
-                groups.append(end_of_group)
+                # The prior of the latent's deviations after the rows before, and their means (n, d).
+                mean, covariance = (moments[first - 1, latent] for moments in posterior.scans.forward[:2])
+                before = posterior.prior.sorted_inputs[first - 1]
+                centre, chain, means = _steps(group, before, mean[:, 0], covariance)
+                groups.append(replace(group, mean=centre, chain=chain, size=1))
                 self.means.append(means)
                 places.append(at)
         prior = PriorCollection(tuple(groups), Copies(prior.copies.rows, tuple(places)))
@@ -194,13 +197,6 @@ class _End:
 
 def _chains(posterior: Posterior) -> tuple[MarkovPosterior, ...]:
     return cast("tuple[MarkovPosterior, ...]", cast("IndependentPosterior", posterior).groups)
-
-
-def _prior_after(prior: MarkovPrior, posterior: MarkovPosterior, row: int, latent: int) -> tuple[MarkovPrior, Array]:
-    """The prior of a latent's deviations after the sorted row ``row`` of a posterior, and their means (n, d)."""
-    mean, covariance = (part[row, latent] for part in posterior.scans.forward[:2])
-    centre, chain, means = _steps(prior, posterior.prior.sorted_inputs[row], mean[:, 0], covariance)
-    return replace(prior, mean=centre, chain=chain, size=1), means
 
 
 @partial(compiled, optimise=False)

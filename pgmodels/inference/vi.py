@@ -21,14 +21,12 @@ from pgmodels.inference.loop import (
     ConvergenceWarning,
     VariationalState,
     check_callback,
-    check_finite,
     maximise,
 )
 from pgmodels.inference.objectives import Choice, check_objective, custom_objective, objective_of, objective_of_result
 from pgmodels.inference.prepare import (
     NEAR,
     accurate_prior,
-    check_start,
     couples,
     engine_of,
     is_affordable,
@@ -48,7 +46,7 @@ from pgmodels.priors.collection import MAX_BLOCK, Posterior, PriorCollection
 from pgmodels.results.approximation import Approximation, CorrectedApproximation, GaussianResult
 from pgmodels.results.gaussian import CorrectionWarning
 from pgmodels.runtime.jit import compiled, one_thread_if_small
-from pgmodels.runtime.messages import PgmodelsWarning, warn
+from pgmodels.runtime.messages import PgmodelsWarning, shorten, warn
 from pgmodels.runtime.precision import as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_seed
 
@@ -432,7 +430,23 @@ def _vi(
 
 def start_sites(start: Approximation | CorrectedApproximation, model: Model, data: Data, objective: Objective) -> Sites:
     """The sites of the rows of a result to start from; ValueError if it is not of the first rows and the formula."""
-    check_start(start, GaussianResult, "vi, cavi, gaussian_vi, fit or svi", model, data)
+    if not isinstance(start, GaussianResult):
+        raise ValueError(
+            f"start must be a result of vi, cavi, gaussian_vi, fit or svi at its data; got {shorten(start)}. Give such "
+            "a result, or leave start out."
+        )
+    size = model.num_latents
+    if start.model.likelihood.formula(start.model.num_latents).key != model.likelihood.formula(size).key:
+        raise ValueError(
+            f"start must be a result for {model.likelihood.name} of {size} latent(s); got one for "
+            f"{start.model.likelihood.name} of {start.model.num_latents}. Give one of this likelihood, or leave start "
+            "out."
+        )
+    if not np.array_equal(start.X, data.X[: len(start.X)]):
+        raise ValueError(
+            f"start must be a result whose rows are the first rows of X; got one of {len(start.X)} rows, and X has "
+            f"{len(data.X)} that begin otherwise. Put the rows of the result first, or leave start out."
+        )
     sites = sites_of(start.uncorrected, objective)
     if sites.coupled and start.objective != objective.name:
         return Sites(sites.potential, jnp.diagonal(sites.precision, axis1=1, axis2=2))
@@ -568,7 +582,12 @@ def optimise(
 
 def checked(name: str, problem: Problem, ascent: Ascent) -> Ascent:
     """The ascent; raises and warns as engines do if it failed, did not converge or is not accurate."""
-    check_finite(name, ascent.trace)
+    if not np.isfinite(ascent.trace[-1]):
+        raise ValueError(
+            f"{name}: the ELBO is {float(ascent.trace[-1])} at iteration {len(ascent.trace) - 1}. Check for extreme "
+            "values in y, prior variances of many orders of magnitude, a likelihood scale close to zero, or a formula "
+            "without a finite expectation under a Gaussian."
+        )
     if not ascent.converged:
         warn(
             f"{name} did not converge: after {len(ascent.trace) - 1} iterations the ELBO still changes by "

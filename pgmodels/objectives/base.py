@@ -39,7 +39,8 @@ def sites_from(m: Array, by_mean: Array, by_variance: Array) -> tuple[Array, Arr
 def bound_and_sites_of(bound: Bound, m: Array, v: Array) -> tuple[Array, Array, Array]:
     """The values of a bound B (n,) and its sites at means m and variances v (n, P), or covariances v (n, P, P).
 
-    For covariances, precisions are W = -2 ∂B/∂V, (n, P, P). The bound is evaluated once for both.
+    The sites are h = ∂B/∂m and w = -2 ∂B/∂s, s = v + m^2, or W = -2 ∂B/∂V, (n, P, P), for covariances. The bound is
+    evaluated once for both.
     """
 
     def total(m: Array, v: Array) -> tuple[Array, Array]:
@@ -51,11 +52,6 @@ def bound_and_sites_of(bound: Bound, m: Array, v: Array) -> tuple[Array, Array, 
         return values, *sites_from(m, by_mean, by_spread)
     W = -(by_spread + jnp.swapaxes(by_spread, 1, 2))
     return values, by_mean + jnp.einsum("ipq,iq->ip", W, m), W
-
-
-def sites_of(bound: Bound, m: Array, v: Array) -> tuple[Array, Array]:
-    """The sites h = ∂B/∂m, w = -2 ∂B/∂s, s = v + m^2, of a bound B: see ``bound_and_sites_of``."""
-    return bound_and_sites_of(bound, m, v)[1:]
 
 
 class Objective(ABC):
@@ -156,7 +152,7 @@ class Objective(ABC):
 
     def local_sites(self, m: Array, v: Array, y: Array, parameters: Parameters) -> tuple[Array, Array]:
         """The sites h = ∂B/∂m, w = -2 ∂B/∂s at q's marginals, s = v + m^2, shapes (n, predictors)."""
-        return sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)
+        return bound_and_sites_of(lambda m, v: self.local_bound(m, v, y, parameters), m, v)[1:]
 
     def local_bound_and_sites(self, m: Array, v: Array, y: Array, parameters: Parameters) -> tuple[Array, Array, Array]:
         """B and the sites h, w at the same marginals; override to share work between them."""
@@ -196,11 +192,6 @@ class Objective(ABC):
         pieces = jax.lax.map(lambda piece: jax.vmap(derivatives)(points[piece], as_array(y)[piece]), rows_of)
         H, slopes = (part.reshape(-1, *part.shape[2:])[:n] for part in pieces)
         return slopes[:, size:], H
-
-    def local_hessian(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
-        """The Hessian of each datum's B in (m_p, s_p) of one predictor p at a time, shape (n, predictors, 2, 2)."""
-        index = jnp.arange(self.size)
-        return jnp.moveaxis(self.hessian_of_datum(m, v, y, parameters)[:, index, :, index, :], 0, 1)
 
     def hessian_of_datum(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
         """The Hessian of each datum's B in (m, s) of all predictors, shape (n, predictors, 2, predictors, 2)."""
@@ -252,7 +243,7 @@ class Tangent(ABC):
         self, m: Array, v: Array, y: Array, parameters: Parameters, latents: Array, log_scale: Array
     ) -> tuple[Array, Array]:
         """The sites of a subset of latents, (n, latents) each; see ``Objective.local_sites``."""
-        return sites_of(lambda m, v: self.terms(m, v, y, parameters, latents, log_scale), m, v)
+        return bound_and_sites_of(lambda m, v: self.terms(m, v, y, parameters, latents, log_scale), m, v)[1:]
 
 
 class FormulaObjective(Objective):

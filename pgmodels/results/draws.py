@@ -219,7 +219,7 @@ class Draws(DataResult):
             return np.asarray(_draw_given(prior, *jax.tree.map(as_array, (X_new, padded, noise))))[:num_draws]
         leaf_indices = with_priors(self.model).leaf_indices
         values = [v.reshape(-1, *v.shape[2:])[chosen] for v in self.hyperparameters.values()]
-        padded = tuple(pad_rank(v, group.rank) for v, group in zip(whitened, self.prior.groups, strict=True))
+        padded = tuple(_pad_rank(v, group.rank) for v, group in zip(whitened, self.prior.groups, strict=True))
         inputs, fixed = self.model.inputs(self.X), _fixed_groups(self.model, self.prior)
         arguments = values, padded, noise, inputs, fixed, as_array(X_new)
         return np.asarray(_draw_each(bare(self.model), leaf_indices, *arguments))
@@ -269,7 +269,7 @@ class Draws(DataResult):
         if not has_one_prior(self.model):
             leaf_indices = with_priors(self.model).leaf_indices
             values = [v.reshape(-1, *v.shape[2:]) for v in self.hyperparameters.values()]
-            padded = [pad_rank(v, group.rank) for group, v in pairs]
+            padded = [_pad_rank(v, group.rank) for group, v in pairs]
             at_data = self.model.inputs(self.X, padded=True), _fixed_groups(self.model, prior)
             projected = _project(bare(self.model), leaf_indices, values, padded, *at_data, inputs)
             return [(np.asarray(centre)[:, :count], np.asarray(residual)[:, :count]) for centre, residual in projected]
@@ -342,11 +342,10 @@ def _colour(prior: PriorCollection, whitened: tuple[np.ndarray, ...]) -> np.ndar
 
 def _pad_draws(draws: np.ndarray, rank: int) -> np.ndarray:
     """Draws (draws, coordinates, latents), padded with zeros to a power of two, so that few programs are compiled."""
-    return pad_zeros(pad_rank(draws, rank), power_of_two(len(draws)))
+    return pad_zeros(_pad_rank(draws, rank), power_of_two(len(draws)))
 
 
-def pad_rank(draws: np.ndarray, rank: int) -> np.ndarray:
-    """Coordinates (draws, coordinates, latents), padded with zeros."""
+def _pad_rank(draws: np.ndarray, rank: int) -> np.ndarray:
     return np.pad(draws, ((0, 0), (0, rank - draws.shape[1]), (0, 0)))
 
 

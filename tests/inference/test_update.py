@@ -5,14 +5,11 @@ from functools import partial
 
 import jax
 import numpy as np
-import numpyro.distributions as dist
 import pandas as pd
 import pytest
 
 import pgmodels as pgm
 from pgmodels.inference import update as update_module
-from pgmodels.inference.gibbs import GibbsRun, Settings
-from pgmodels.inference.gibbs_schedule import Keep
 from tests.covering import some
 from tests.registry import EVERY
 
@@ -161,25 +158,10 @@ def test_fit_goes_on_from_the_values_of_a_result(scheme):
     assert plain.elbo == pytest.approx(cold.elbo, abs=1e-3)
 
 
-@pytest.mark.slow
-def test_chains_start_where_a_result_ends():
-    prior = dist.LogNormal(0.0, 1.0)
-    model, y = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(prior, prior))), LABELS
-    gibbs = partial(pgm.gibbs, model, X, y, num_warmup=0, num_samples=1, num_chains=3)
-    first = gibbs(start=pgm.fit(model, X, y))
-    assert len(np.unique(first.hyperparameters["variance"])) == 3
-    with jax.enable_x64(True):
-        run = GibbsRun(model, first.data, Settings(0, 4, jax.random.key(1), Keep("all")), start=first)
-        last = np.asarray(run.chains.latents)[:, :N]
-    np.testing.assert_allclose(last, first.latents[[0, 1, 2, 0], -1], atol=1e-6)
-    more = pgm.gibbs(model, np.vstack([X, [[7.0]]]), np.append(y, 1.0), num_warmup=0, num_samples=1, start=first)
-    assert np.isfinite(more.latents).all()
-
-
 def test_what_nothing_can_start_from_is_named():
     model, y = CASES["Bernoulli"]
     result = pgm.cavi(model, X, y)
-    for engine in (pgm.vi, pgm.cavi, pgm.gaussian_vi, pgm.fit, pgm.gibbs):
+    for engine in (pgm.vi, pgm.cavi, pgm.gaussian_vi, pgm.fit):
         with pytest.raises(ValueError, match=r"start must be a result of .* at its data; got .*Give such a result, or"):
             engine(model, X, y, start=model)
         with pytest.raises(ValueError, match=r"rows are the first rows of X; got one of 60 rows, and X has 59 .*Put"):

@@ -136,7 +136,7 @@ def test_sites_and_hessian_follow_from_the_bound():
     h, w = jax.jit(objective.local_sites)(m, v, y, {})
     np.testing.assert_allclose(h[:, 0], -E * (1 - m[:, 0]), rtol=1e-12)
     np.testing.assert_allclose(w[:, 0], E, rtol=1e-12)
-    H = jax.jit(objective.local_hessian)(m, v, y, {})[:, 0]
+    H = jax.jit(objective.hessian_of_datum)(m, v, y, {})[:, 0, :, 0]
     slope = 1 - m[:, 0]
     by_hand = [[-E * (slope**2 - 1), -0.5 * E * slope], [-0.5 * E * slope, -0.25 * E]]
     np.testing.assert_allclose(H, np.moveaxis(np.array(by_hand), 2, 0), rtol=1e-10)

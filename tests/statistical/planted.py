@@ -17,8 +17,9 @@ from pgmodels.augmentation.laws import Categorical, Poisson, interval_normal
 from pgmodels.augmentation.predictors import Predictors
 from pgmodels.augmentation.rules.mixtures import GammaRule, PoissonRule
 from pgmodels.augmentation.rules.rule import DifferenceRule
-from pgmodels.inference import moves, problem, surrogates
+from pgmodels.inference import problem, surrogates
 from pgmodels.inference.gibbs_schedule import Schedule
+from pgmodels.inference.moves import Target
 from pgmodels.inference.slice_moves import EllipticalT, SliceLatents
 from pgmodels.inference.surrogates import Preconditioner, SurrogatePath
 from pgmodels.parameters.vector import ParameterVector
@@ -71,8 +72,8 @@ def no_jacobian(patch: Any) -> None:
 
 def no_normalizer(patch: Any) -> None:
     """Hyperparameters drawn as if the surrogate's normaliser did not depend on them."""
-    original = surrogates.couple
-    patch.setattr(surrogates, "couple", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
+    original = surrogates._coupled
+    patch.setattr(surrogates, "_coupled", lambda *args: replace(original(*args), log_evidence=jnp.zeros(())))
 
 
 def no_determinant(patch: Any) -> None:
@@ -223,12 +224,8 @@ def predictors_of_another_datum(patch: Any) -> None:
 
 def another_slope(patch: Any) -> None:
     """Sites pulled back by a Φ whose parameter has another value than the chain's."""
-    original = moves.condition
-
-    def changed(predictors: Any, prior: Any, sites: Any, y: Any, parameters: Any) -> Any:
-        return original(predictors, prior, sites, y, parameters | {"slope": 2.0})
-
-    patch.setattr(moves, "condition", changed)
+    original = Target.problem
+    patch.setattr(Target, "problem", lambda self, prior, values: original(self, prior, values | {"slope": 2.0}))
 
 
 def coupled_latents_apart(patch: Any) -> None:
