@@ -70,43 +70,48 @@ def formula(
     context: Mapping[str, Any] | None = None,
     link: str | None = None,
 ) -> "Regression":
-    """A regression model from a formula of terms, as in R.
+    """Make a regression model from a formula of terms, as in R.
 
     Parameters
     ----------
     formula : str or sequence of str
-        ``response ~ term + term``, such as ``"p(ill, n) ~ gp(lon, lat) + s(age) + treat * sex + (1|herd)"``, of
-        columns, numbers, operators and the functions under Notes. Further formulas model positive parameters
-        with a log link, ``"sigma ~ x"``, "shape", "phi", "disc" of "cumulative" and "nu" (above 1), by the names of
-        brms or of the likelihood; and further latents of the family, ``"zi ~ x"``, "hu" or in general
-        ``"f[1] ~ s(t)"``, which are constant without a formula.
+        ``response ~ term + term``, such as ``"p(ill, n) ~ gp(lon, lat) + s(age) + treat * sex + (1|herd)"``. Further
+        formulas model positive parameters with a log link, such as ``"sigma ~ x"``. Parameters have the names of brms
+        ("shape", "phi", "disc" of "cumulative", "nu" above 1) or of the likelihood. Further latents of the family have
+        formulas such as ``"zi ~ x"``, ``"hu ~ x"`` or ``"f[1] ~ s(t)"``. Without a formula each is constant.
     data : data frame
-        Of pandas, polars or pyarrow.
+        A data frame of pandas, polars or pyarrow.
     family : str, Likelihood or likelihood family
-        "gaussian", "student", "laplace", "lognormal", "gamma", "beta", "skew_normal", with the slant "alpha", and
-        "asym_laplace", of the "quantile" in ``priors``; "bernoulli", "binomial", "beta_binomial"; "poisson",
-        "negbinomial", of variance mean + mean² / shape, "nbinom1", of variance mean (1 + phi), and "genpois", of
-        variance mean (1 + phi)²; "poisson" and "negbinomial" with "zero_inflated" (binomial too), "hurdle" (gamma and
-        lognormal too) or "truncated" and an underscore before them, whose "zi" or "hu" is the logit of the probability
-        of an (excess) zero; "zero_one_inflated_beta", with "zoi" of 0 or 1 and "coi" of 1 then; "categorical";
-        "cumulative", "sratio" and "acat" for ordered levels; "weibull", "loglogistic", "lognormal" and "cox" for
-        ``Surv(time, event)``; or a likelihood of pgmodels.
+        A likelihood of pgmodels, or one of these names:
+
+        - Numbers: "gaussian", "student", "laplace", "lognormal", "gamma", "beta", "skew_normal" with the slant "alpha",
+          "asym_laplace" with the "quantile" in ``priors``, "zero_one_inflated_beta".
+        - Labels and trials: "bernoulli", "binomial", "beta_binomial".
+        - Counts, with their variances: "poisson"; "negbinomial", mean + mean² / shape; "nbinom1", mean (1 + phi);
+          "genpois", mean (1 + phi)².
+        - Zeros: "zero_inflated", "hurdle" or "truncated" and an underscore before "poisson" or "negbinomial". There are
+          also "zero_inflated_binomial", "hurdle_gamma" and "hurdle_lognormal". "zi" and "hu" are the logits of an
+          excess zero and of a zero. "zoi" is the logit of an end, 0 or 1, and "coi" the logit of 1 given an end.
+        - Levels: "categorical"; ordered "cumulative", "sratio" and "acat".
+        - Times: "weibull", "loglogistic", "lognormal" and "cox".
     priors : dict, optional
-        By term, the text of the term as in the formula: a dict of NumPyro distributions, as in ``{"(1|herd)":
-        {"variance": dist.LogNormal(0.0, 1.0)}}``; by coefficient ``dist.Normal(mean, sd)``,
-        ``dist.StudentT(df, mean, scale)`` for ``integrate``, ``gibbs`` and ``nuts``, or ``"flat"``, where the data
-        alone bound it; by name for a parameter of the family, such as ``"shape"``; that of the scale of noise is
-        ``"sigma"`` or ``"scale"``. Terms of further formulas are named ``"f[1]: (1|herd)"`` or ``"sigma: x"``.
+        Priors by the text of a term, a coefficient or a parameter:
+
+        - of a term, a dict: ``{"(1|herd)": {"variance": dist.LogNormal(0.0, 1.0)}}``;
+        - of a coefficient, ``dist.Normal(mean, sd)``, or ``"flat"`` if the data alone determine it, or
+          ``dist.StudentT(df, mean, scale)`` for ``integrate``, ``gibbs`` and ``nuts``;
+        - of a parameter of the family, a distribution: ``"shape"``, or ``"sigma"`` for the scale of the noise.
+
+        Names of terms in further formulas have a prefix: ``"f[1]: (1|herd)"``, ``"sigma: x"``.
     weights : str or array_like, shape (n,), optional
-        A column, which the formula may name too, ``"y | weights(w) ~ x"``, or powers of the rows' likelihoods: how
-        often a row counts, in default priors too. Rows of weight 0 are left out.
+        A column or numbers: how often each row counts, in default priors too. The formula may name the column, as in
+        ``"y | weights(w) ~ x"``. Rows of weight 0 are left out.
     weights_kind : {"frequency", "precision"}
-        What weights are: "precision", of family "gaussian", divides the variance of the noise by them, as R's lm does.
+        "precision" divides the variance of Gaussian noise by the weights, as R's lm does.
     missing : {"raise", "drop", "predict"}
-        What to do with rows that have no value in a column of the formula. "predict" keeps those without a response,
-        for predictions.
+        What to do with rows without a value in a column of the formula. "predict" keeps rows without a response.
     context : dict, optional
-        Further functions, kernels and values that the formula names.
+        Functions, kernels, matrices and other values that the formula names.
     link : str, optional
         "logit", "probit", "cloglog" or "cauchit" for "bernoulli", "binomial" and "cumulative"; "log" of the mean for
         "gaussian"; "softmax", "logistic_softmax" or "stick_breaking" for "categorical".
@@ -114,12 +119,12 @@ def formula(
     Returns
     -------
     Regression
-        The model and its arrays, with engines as methods; ``print`` shows terms and priors.
+        The model and its arrays, with engines as methods. ``print`` shows terms and priors.
 
     Raises
     ------
     ValueError
-        For a formula, data or priors that cannot be read, with what is wrong.
+        For a formula, data or priors that cannot be read.
     ImportError
         Without the package formulaic.
 
@@ -130,52 +135,56 @@ def formula(
 
     Notes
     -----
-    Terms: columns, interactions and functions of columns, with independent normal priors; ``gp(x, z, by=, cov=, iso=,
-    period=, k=, markov=)``, a Gaussian process, of each level with ``by`` a factor; ``s(x)``, a line and a centred
-    Matern52 process that does not contain it: the coefficient of the line is the trend; ``s(x, z)`` and ``te(x, z)``,
-    surfaces with one lengthscale or several, and ``ti(x, z)`` without main effects; ``s(x, by=g)``, a smooth with a
-    lengthscale for each level, centred, so that g needs a term of its own, and ``s(x, g, bs="fs")``, whose levels share
-    theirs; ``s(x, period=12)``; ``(1|g)``, ``(0 + x|g)``, ``(x + z|g)`` and ``(x||g)``, effects of groups, nested as
-    ``(1|a/b)``, of levels with covariances A as ``(1|gr(g, cov=A))``, with deviations by h as ``(1|gr(g, by=h))``, and
-    of members of several groups, which count equally, as ``(1|mm(g1, g2))``; ``icar(area, W)``, ``bym2(area, W)``,
-    whose ``rho`` is the share of the spatial part, and ``car(area, W)``, of precisions D - rho W, of areas with the
-    neighbours W; ``rw1(t)``, and ``rw2(t)`` plus a line, of the values in the data; ``ar1(t)``; a product of two of
-    these, ``icar(area, W):ar1(t)``; ``offset(x)``. Each GP is a latent of its own, and their sum is the predictor.
+    **Terms.** Each Gaussian process is a latent of its own. The sum of the terms is the predictor.
 
-    A Matern term of one column with 5,000 values or more is a Markov process by default (``pgm.Markov()``), the one
-    with the most values; ``markov=True`` or ``False`` chooses.
+    - ``x``, ``x:z``, ``x * z``, ``log(x)``: columns, interactions and functions, with independent normal priors.
+    - ``gp(x, z, by=, cov=, iso=, period=, k=, markov=)``: a Gaussian process, for each level if ``by`` is a factor. A
+      Matérn process of one column with 5,000 values or more is a Markov process by default, with ``pgm.Markov()``.
+    - ``s(x)``: a line plus a centred Matern52 process without this line. The line's coefficient is the trend.
+      ``s(x, period=12)`` is periodic. ``s(x, z)`` and ``te(x, z)`` are surfaces with one lengthscale or several.
+      ``ti(x, z)`` has no main effects.
+    - ``s(x, by=g)``: a curve with its own lengthscale for each level. Curves are centred, so that g needs a term too.
+      Levels of ``s(x, g, bs="fs")`` share their lengthscale.
+    - ``(1|g)``, ``(0 + x|g)``, ``(x + z|g)``, ``(x||g)``, ``(1|a/b)``: effects of groups. ``(1|gr(g, cov=A))`` has
+      covariances A of levels, ``(1|gr(g, by=h))`` a deviation for each h, ``(1|mm(g1, g2))`` members of several groups.
+    - ``icar(area, W)``, ``bym2(area, W)``, ``car(area, W)``: areas with neighbours W. The ``rho`` of ``bym2`` is the
+      share of the spatial part. ``car`` has precisions D - rho W. W is a matrix of 0 and 1, a data frame with labels,
+      pairs of labels, a dict of lists or a GeoDataFrame. Spatial effects sum to 0 in each connected part.
+    - ``rw1(t)``, ``rw2(t)`` plus a line, ``ar1(t)``: walks and autoregressions over the values in the data.
+    - ``icar(area, W):ar1(t)``: a product of two processes. ``offset(x)``: a known part of the predictor.
 
-    Neighbours in ``context`` are a matrix of 0 and 1 (a data frame with labels on both axes), pairs of labels, a dict
-    of lists, or a GeoDataFrame. Effects of ``icar`` and of the spatial part of ``bym2`` have the sum 0 in each
-    connected part, and one of an island is independent. The sd of ``icar`` is that given the neighbours, times the root
-    of their number; that of ``bym2`` is of an effect; those of walks are of steps over 1.
+    The sd of ``icar`` is the sd given the neighbours, times the root of their number. The sd of ``bym2`` is the sd of
+    an effect. The sd of a walk is the sd of a step over 1.
 
-    Functions: ``log``, ``log1p``, ``log2``, ``log10``, ``exp``, ``expm1``, ``exp2``, ``sqrt``, ``cbrt``, ``square``,
-    ``abs``, ``sign``, ``floor``, ``ceil``, ``sin``, ``cos``, ``tan``, ``arcsin``, ``arccos``, ``arctan``, ``sinh``,
-    ``cosh``, ``tanh``, ``minimum``, ``maximum``, ``hypot``, ``arctan2``, ``power``, ``where`` and ``clip``, with or
-    without ``np.``; formulaic's ``C``, ``I``, ``center``, ``scale``, ``standardize``, ``poly``, ``bs``, ``cr``, ``cs``
-    and ``cc``, with the contrasts ``contr.treatment``, ``contr.sum``, ``contr.helmert``, ``contr.diff``,
-    ``contr.poly`` and ``contr.SAS``; and those of ``context``. A formula is read by this grammar, and nothing else in
-    it is evaluated. Arithmetic of columns is in ``I()``, powers are ``**``, and names of columns that are none of
-    Python are in backticks.
+    **Responses.** ``y``; ``log(y)``; ``p(successes, trials)``; ``y | se(sd)`` with known noise; ``c(y, a)`` with more
+    columns of y; and R's times:
 
-    Responses: a column, a function of one, ``p(successes, trials)``, ``y | se(sd)`` with the known standard deviation
-    of the noise, ``c(y, a)`` with further columns of y, and R's times: ``Surv(time, event)``, right-censored where the
-    event is 0; ``Surv(entry, exit, event)``, of rows that are in the data since their time is above that of entry;
-    ``Surv(lower, upper, type="interval2")``, whose open ends are NaN or infinite; ``Surv(time, time2, code,
-    type="interval")`` with R's codes; ``Surv(time, event, type="left")``. The levels of a text column are sorted, and
-    the last of two is modelled, or the one named as in ``died['no']``.
+    - ``Surv(time, event)``, right-censored if the event is 0; ``Surv(time, event, type="left")``;
+    - ``Surv(entry, exit, event)`` for rows that are in the data because their time is above the entry;
+    - ``Surv(lower, upper, type="interval2")``, with NaN or infinity for an open end;
+    - ``Surv(time, time2, code, type="interval")`` with R's codes.
 
-    Default priors, of rows whose y is not censored: let s be the standard deviation of y where the latent is in its
-    units, that of the logarithm of y (of 0.5 for 0), but at least 1, where the latent is that of y or its mean, and
-    else 1. Coefficients are Normal(0, 2.5 s / sd(x)). The intercept of columns less their means is Normal(m, 6.25 s),
-    with m the mean of y, or its logarithm, where the latent is the mean or its logarithm, and else 0; m is also the
-    prior mean of the levels of a factor without an intercept. A prior that is given to the intercept, or such a level,
-    is at the columns' origin. Standard deviations of groups, smooths, processes and noise are the positive half of
-    StudentT(3, 0, 2.5 s), of slopes over sd(x); variances, which are the parameters, have these as priors of their
-    roots, ``pgm.sd(...)``. Precisions, dispersions and shapes are log-normal with a log-sd of 3; correlations LKJ(1);
-    lengthscales log-normal with 98 % between the 2 % quantile of distances, for ``s`` a tenth of the range, and the
-    range.
+    Levels of a text column are sorted. The last of two levels is modelled, or the one named as in ``died['no']``.
+
+    **Functions** of NumPy, with or without ``np.``: ``log``, ``log1p``, ``log2``, ``log10``, ``exp``, ``expm1``, ``exp2``,
+    ``sqrt``, ``cbrt``, ``square``, ``abs``, ``sign``, ``floor``, ``ceil``, ``sin``, ``cos``, ``tan``, ``arcsin``,
+    ``arccos``, ``arctan``, ``sinh``, ``cosh``, ``tanh``, ``minimum``, ``maximum``, ``hypot``, ``arctan2``, ``power``,
+    ``where``, ``clip``. Of formulaic: ``C``, ``I``, ``center``, ``scale``, ``standardize``, ``poly``, ``bs``, ``cr``,
+    ``cs``, ``cc``, and the contrasts ``contr.treatment``, ``contr.sum``, ``contr.helmert``, ``contr.diff``,
+    ``contr.poly``, ``contr.SAS``. Nothing else in a formula is evaluated, except functions of ``context``. Arithmetic
+    is in ``I()``. Powers are ``**``. Names of columns that are not names of Python are in backticks.
+
+    **Default priors** are for rows whose y is not censored. The scale s is the standard deviation of y if the latent
+    has the units of y. If the latent is a logarithm, s is the standard deviation of log y, at least 1. Otherwise s = 1.
+
+    - Coefficients: Normal(0, 2.5 s / sd(x)).
+    - The intercept at the means of the columns: Normal(m, 6.25 s), with m the mean of y, its logarithm, or 0. Levels of
+      a factor without an intercept also have the mean m. A prior that you give is at the origin of the columns.
+    - Standard deviations of groups, smooths, processes and noise: the positive half of StudentT(3, 0, 2.5 s), for
+      slopes over sd(x). Parameters are variances, with ``pgm.sd(...)`` of these priors.
+    - Precisions, dispersions and shapes: log-normal with a log-sd of 3. Correlations: LKJ(1).
+    - Lengthscales: log-normal. 98 % are between the 2 % quantile of distances (a tenth of the range for ``s``) and the
+      range.
 
     Examples
     --------
