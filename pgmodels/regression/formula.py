@@ -166,13 +166,14 @@ def formula(
 
     Levels of a text column are sorted. The last of two levels is modelled, or the one named as in ``died['no']``.
 
-    **Functions** of NumPy, with or without ``np.``: ``log``, ``log1p``, ``log2``, ``log10``, ``exp``, ``expm1``, ``exp2``,
-    ``sqrt``, ``cbrt``, ``square``, ``abs``, ``sign``, ``floor``, ``ceil``, ``sin``, ``cos``, ``tan``, ``arcsin``,
-    ``arccos``, ``arctan``, ``sinh``, ``cosh``, ``tanh``, ``minimum``, ``maximum``, ``hypot``, ``arctan2``, ``power``,
-    ``where``, ``clip``. Of formulaic: ``C``, ``I``, ``center``, ``scale``, ``standardize``, ``poly``, ``bs``, ``cr``,
-    ``cs``, ``cc``, and the contrasts ``contr.treatment``, ``contr.sum``, ``contr.helmert``, ``contr.diff``,
-    ``contr.poly``, ``contr.SAS``. Nothing else in a formula is evaluated, except functions of ``context``. Arithmetic
-    is in ``I()``. Powers are ``**``. Names of columns that are not names of Python are in backticks.
+    **Functions** of NumPy, with or without ``np.``: ``log``, ``log1p``, ``log2``, ``log10``, ``exp``, ``expm1``,
+    ``exp2``, ``sqrt``, ``cbrt``, ``square``, ``abs``, ``sign``, ``floor``, ``ceil``, ``sin``, ``cos``, ``tan``,
+    ``arcsin``, ``arccos``, ``arctan``, ``sinh``, ``cosh``, ``tanh``, ``minimum``, ``maximum``, ``hypot``, ``arctan2``,
+    ``power``, ``where``, ``clip``. Of formulaic: ``C``, ``I``, ``center``, ``scale``, ``standardize``, ``poly``,
+    ``bs``, ``cr``, ``cs``, ``cc``, and the contrasts ``contr.treatment``, ``contr.sum``, ``contr.helmert``,
+    ``contr.diff``, ``contr.poly``, ``contr.SAS``. Nothing else in a formula is evaluated, except functions of
+    ``context``. Arithmetic is in ``I()``. Powers are ``**``. Names of columns that are not names of Python are in
+    backticks.
 
     **Default priors** are for rows whose y is not censored. The scale s is the standard deviation of y if the latent
     has the units of y. If the latent is a logarithm, s is the standard deviation of log y, at least 1. Otherwise s = 1.
