@@ -4,7 +4,7 @@ import os
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -71,7 +71,7 @@ def load(name: str, columns: Sequence[int | str] | None = None, target: str | No
         )
     if name in shipped:
         bunch = shipped[name]()
-        X, y, names = bunch.data, bunch.target.astype(float), _names(bunch.target_names)
+        X, y, names = bunch.data, bunch.target.astype(float), tuple(map(str, bunch.target_names))
     elif path.suffix.lower() == ".npz":
         X, y, names = _read_npz(path)
     elif folder and (Path(folder) / f"{name}.npz").is_file():
@@ -119,7 +119,7 @@ def _read_npz(path: Path) -> _Read:
         return X, y.astype(float), None
     if labels.ndim != 1 or labels.dtype.kind not in "SU":
         raise ValueError(f"data: target_names of {path} must be text of shape (classes,); got {_kind(labels)}.")
-    names = _names(labels if labels.dtype.kind == "U" else _decoded(labels, path))
+    names = tuple(map(str, labels if labels.dtype.kind == "U" else _decoded(labels, path)))
     if not np.isin(y, np.arange(len(names))).all():
         raise ValueError(
             f"data: {path} has {len(names)} target_names, but y has values other than 0 to {len(names) - 1}."
@@ -242,7 +242,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
     """A table with the names of the file's first line: pandas itself would accept numbers as names, and rename."""
     first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
     names = [name.strip() for name in first]
-    numbers = [name for name in names if _is_number(name)]
+    numbers = [name for name in names if pd.notna(pd.to_numeric(name, errors="coerce"))]
     # Some names may be whole numbers, such as years.
     if len(numbers) == len(names) or not all(name.isdigit() for name in numbers):
         raise ValueError(
@@ -255,14 +255,6 @@ def _read_csv(path: Path) -> pd.DataFrame:
         raise ValueError(f"data: {path} has {len(names)} column names, and rows with more fields.")
     table.columns = pd.Index(names)
     return table
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _targets(target: str | None, names: list[str], path: Path) -> list[int]:
@@ -314,10 +306,6 @@ def _listed(names: Sequence[str]) -> str:
     return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
 
 
-def _names(names: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(map(str, names))
-
-
 def _encode(labels: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     """Text as class indices, and the classes' names in order."""
     missing = np.flatnonzero(pd.isna(labels))
@@ -331,10 +319,10 @@ def _encode(labels: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]
     codes, names = pd.factorize(labels.astype(str), sort=True)
     if len(names) > _MAX_CLASSES:
         raise ValueError(
-            f"data: y of {path} is text with {len(names)} distinct values, {_listed(_names(names))}: too many for "
+            f"data: y of {path} is text with {len(names)} values, {_listed(list(map(str, names)))}: too many for "
             f"classes with one latent each (more than {_MAX_CLASSES}). Choose y's column with --target, or group them."
         )
-    return codes.astype(float), _names(names)
+    return codes.astype(float), tuple(map(str, names))
 
 
 def _fetch_openml(name: str) -> _Read:
@@ -356,4 +344,4 @@ def _fetch_openml(name: str) -> _Read:
     codes, names = pd.factorize(bunch.target, sort=True)
     if len(names) > _MAX_CLASSES and pd.api.types.is_numeric_dtype(bunch.target):
         return X, bunch.target.to_numpy(float), None
-    return X, codes.astype(float), _names(names)
+    return X, codes.astype(float), tuple(map(str, names))

@@ -28,7 +28,6 @@ def plot_convergence(draws: Draws) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        The figure.
 
     Raises
     ------
@@ -95,7 +94,6 @@ def plot_elbo(results: style.Results) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        The figure.
 
     Raises
     ------
@@ -147,7 +145,6 @@ def plot_auxiliaries(results: style.Results) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        The figure.
 
     Raises
     ------

@@ -68,7 +68,6 @@ def plot_graph(model: Model | Likelihood | Derivation | AugmentedGraph) -> Figur
     Returns
     -------
     matplotlib.figure.Figure
-        The figure.
 
     Notes
     -----

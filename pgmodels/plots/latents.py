@@ -52,7 +52,6 @@ def plot_latent(results: style.Results, X_new: ArrayLike | None = None, covariat
     Returns
     -------
     matplotlib.figure.Figure
-        The figure.
 
     Raises
     ------
@@ -212,7 +211,6 @@ def plot_probability_map(result: Result, class_index: int | None = None, covaria
     Returns
     -------
     matplotlib.figure.Figure
-        The figure.
 
     Raises
     ------

@@ -109,7 +109,6 @@ def plot_marginals(comparison: Comparison) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        The figure.
 
     Notes
     -----
@@ -192,7 +191,6 @@ def plot_densities(comparison: Comparison, num_points: int = 6) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        The figure.
 
     Raises
     ------
@@ -269,7 +267,6 @@ def plot_reliability(comparison: Comparison) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        The figure.
 
     Raises
     ------
