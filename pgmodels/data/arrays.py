@@ -326,12 +326,11 @@ def as_identifiers(value: object, known: Columns | None = None) -> "nw.DataFrame
 
 def columns_of(frame: "nw.DataFrame[Any]", name: str) -> Columns:
     """Return how the columns of a training frame become numbers. Raise ValueError for a column that cannot."""
-    columns = [_frame_column(frame[label]) for label in frame.columns]
-    if None in columns:
-        labels = [label for label, column in zip(frame.columns, columns, strict=True) if column is None]
-        unreadable = [(label, frame[label].to_numpy()) for label in labels]
+    columns = {label: _frame_column(frame[label]) for label in frame.columns}
+    unreadable = [(label, frame[label].to_numpy()) for label, column in columns.items() if column is None]
+    if unreadable:
         raise ValueError(describe(unreadable, name, is_input=True, is_new=False))
-    return tuple(column for column in columns if column is not None)
+    return tuple(column for column in columns.values() if column is not None)
 
 
 def encoded(frame: "nw.DataFrame[Any]", columns: Columns, name: str, may_be_new: Collection[str] = ()) -> np.ndarray:
@@ -563,8 +562,7 @@ def distinct_rows(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     begins = np.concatenate([[True], np.any(ordered[1:] != ordered[:-1], axis=1)])
     # The sort is stable: the first of several equal rows comes first.
     firsts = order[begins]
-    ranks = np.empty(len(firsts), np.int64)
-    ranks[np.argsort(firsts)] = np.arange(len(firsts))
+    ranks = np.argsort(np.argsort(firsts))
     places = np.empty(len(X), np.int64)
     places[order] = ranks[np.cumsum(begins) - 1]
     return np.sort(firsts), places

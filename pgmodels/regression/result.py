@@ -205,7 +205,7 @@ def _lines(axes: Axes, table: pd.DataFrame, by: str | None = None) -> None:
 
 
 def _points(axes: Axes, table: pd.DataFrame, names: list[str], by: str | None = None, is_upright: bool = True) -> None:
-    series = list(_series(table, by))
+    series = _series(table, by)
     shifts = np.linspace(-0.15, 0.15, len(series)) if len(series) > 1 else [0.0]
     for shift, (name, rows, style) in zip(shifts, series, strict=True):
         low, high = (rows[end] for end in intervals.names())
@@ -218,14 +218,12 @@ def _points(axes: Axes, table: pd.DataFrame, names: list[str], by: str | None = 
     _legend(axes, by)
 
 
-def _series(table: pd.DataFrame, by: str | None) -> Iterator[tuple[str, pd.DataFrame, Style]]:
-    if by is None:
-        yield "", table, styles([""])[""]
-        return
-    values = list(pd.unique(table[by]))
-    chosen = styles([_text(value) for value in values])
-    for value in values:
-        yield _text(value), table[table[by] == value], chosen[_text(value)]
+def _series(table: pd.DataFrame, by: str | None) -> list[tuple[str, pd.DataFrame, Style]]:
+    parts = [("", table)]
+    if by is not None:
+        parts = [(_text(value), table[table[by] == value]) for value in pd.unique(table[by])]
+    chosen = styles(name for name, _ in parts)
+    return [(name, rows, chosen[name]) for name, rows in parts]
 
 
 def _legend(axes: Axes, by: str | None) -> None:
@@ -756,20 +754,17 @@ def _rows(
     changed: str = "",
 ) -> NewRows:  # fmt: skip
     """The rows of new data, or of a grid; its groups are left out but for those that it names or that are changed."""
-    left_out = {_number(regression, term) for term in exclude}
-    if conditional is None:
-        X, frame = (regression.X, regression.data) if newdata is None else regression.read(newdata)
-        counts = regression.weights if newdata is None else None
-        return NewRows(_without_lines(regression, X, left_out), frame, tuple(left_out), counts=counts)
-    frame = regression.data if newdata is None else regression.read(newdata)[1]
+    left_out, by = {_number(regression, term) for term in exclude}, None
+    X, frame = (regression.X, regression.data) if newdata is None else regression.read(newdata)
     counts = regression.weights if newdata is None else None
-    grid, by = conditional_grid(frame, conditional, regression.kinds, regression.compared, counts)
-    for number, term in enumerate(regression.terms):
-        factor = term.columns[0]
-        if term.is_group and isinstance(factor, Levels) and not set(factor.factors) <= {*by, changed}:
-            left_out.add(number)
-    X, grid = regression.read(grid)
-    return NewRows(_without_lines(regression, X, left_out), grid, tuple(left_out), by)
+    if conditional is not None:
+        grid, by = conditional_grid(frame, conditional, regression.kinds, regression.compared, counts)
+        for number, term in enumerate(regression.terms):
+            factor = term.columns[0]
+            if term.is_group and isinstance(factor, Levels) and not set(factor.factors) <= {*by, changed}:
+                left_out.add(number)
+        (X, frame), counts = regression.read(grid), None
+    return NewRows(_without_lines(regression, X, left_out), frame, tuple(left_out), by, counts)
 
 
 def _without_lines(regression: "Regression", X: np.ndarray, left_out: Collection[int]) -> np.ndarray:
