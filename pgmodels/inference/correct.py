@@ -33,6 +33,7 @@ from pgmodels.results.approximation import (
 from pgmodels.results.gaussian import (
     CorrectionWarning,
     RowMoments,
+    as_covariances,
     diagonals,
     mixing,
     second_order_moments,
@@ -119,7 +120,7 @@ def _expansion(
     residual = as_array(np.zeros(m.shape)) if residual_variance is None else residual_variance
     if Phi is None:
         # Products with another latent's T have mean zero under q: each latent's own curvature is enough.
-        S, of_predictors = (as_array(np.asarray(part)[:, :, None] * np.eye(m.shape[1])) for part in (v, residual))
+        S, of_predictors = (as_array(as_covariances(np.asarray(part))) for part in (v, residual))
         shift, curvature = expansion(model.augmentation, as_array(m), S, of_predictors, y, model.parameters)
         return (m, v), (shift, jnp.diagonal(curvature, axis1=1, axis2=2))
     f, V = marginals_at_data(posterior)

@@ -21,6 +21,7 @@ from pgmodels.model import Data, Model, Points
 from pgmodels.numerics.iteration import Search
 from pgmodels.objectives.base import Objective
 from pgmodels.parameters.vector import trainable
+from pgmodels.results.gaussian import diagonals
 from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.precision import as_array
 
@@ -34,8 +35,7 @@ class LocalParameters(NamedTuple):
     @classmethod
     def of(cls, state: VariationalState) -> "LocalParameters":
         """The moments of q(f), without covariances of the predictors of a datum."""
-        variance = np.asarray(state.variance)
-        variance = variance if variance.ndim == 2 else np.diagonal(variance, axis1=1, axis2=2)
+        variance = diagonals(np.asarray(state.variance))
         # Rows of padding may have no variance.
         return cls(np.asarray(state.mean), np.log(np.maximum(variance, np.finfo(np.float64).tiny)))
 
