@@ -176,6 +176,7 @@ CASES = {
 @pytest.mark.parametrize("name", some(CASES, "one latent"))
 def test_another_number_of_rows_compiles_nothing(name, compilations):
     everything(20, 7, *CASES[name])
+    jax.jit(lambda x: jnp.sin(x) + len(name))(0.5)
     assert compilations, "compilations are not seen"
     compilations.clear()
     everything(23, 5, *CASES[name])

@@ -35,7 +35,7 @@ def test_gibbs_agrees_with_nuts(name, setting):
     model = case.model(variance=options["variance"], mean=options["mean"])
     # 4 x 10,000 sweeps and 4 x 3,000 draws put standard errors at 1 to 3 % of a posterior standard deviation.
     draws = pgm.gibbs(model, X, y, num_samples=10_000, num_warmup=500, num_chains=4, seed=1)
-    K = rbf(X, options["variance"]) + 1e-8 * np.eye(N)
+    K = rbf(X, options["variance"], 1.2) + 1e-8 * np.eye(N)
     referee = nuts(case, K, options["mean"], y, num_samples=3_000, seed=2)
     assert_agree(f"{name} {setting}", draws.latents, referee)
 
