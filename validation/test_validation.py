@@ -5,6 +5,7 @@ import json
 import math
 import re
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -275,3 +276,38 @@ def test_a_contestant_stands_where_its_losses_first_reach_the_level(race):
     assert standings["svi"].total == math.inf
     ratios = [race.ratio(standings, part) for part in ("total", "compiled", "process")]
     assert ratios == [0.5, 1.0, 0.75]
+
+
+# Which slow tests `.ci/nightly --since` runs again: those whose imports changed after their last pass.
+
+ROOT, FILE = Path(__file__).parents[1], "tests/numerics/test_quadrature.py"
+
+
+@pytest.fixture
+def nightly(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "validation"))
+    import nightly
+
+    yield nightly
+    sys.modules.pop("nightly")
+
+
+def test_closure_has_what_a_test_imports_and_the_modules_of_public_names(nightly):
+    names = {str(path.relative_to(ROOT)) for path in nightly.closure(ROOT / FILE)}
+    assert {FILE, "pgmodels/numerics/quadrature.py", "tests/conftest.py"} <= names
+    assert str(nightly.public()["svi"].relative_to(ROOT)) == "pgmodels/inference/svi.py"
+    assert str(nightly.public()["nuts"].relative_to(ROOT)) == "pgmodels/inference/nuts.py"
+
+
+@pytest.mark.parametrize(
+    ("changed", "failed", "commit", "current"),
+    [
+        ("README.md", "0", "abc", True),
+        ("pgmodels/numerics/quadrature.py", "0", "abc", False),
+        ("README.md", "test_a", "abc", False),
+        ("README.md", "0", "abc+", False),
+    ],
+)
+def test_is_current_by_what_changed_since_the_pass(nightly, monkeypatch, changed, failed, commit, current):
+    monkeypatch.setattr(nightly, "git", lambda *arguments: changed if arguments[0] == "diff" else "")
+    assert nightly.is_current({"file": FILE, "commit": commit, "failed": failed}, "abc") is current
