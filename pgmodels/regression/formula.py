@@ -140,9 +140,9 @@ def formula(
     - ``x``, ``x:z``, ``x * z``, ``log(x)``: columns, interactions and functions, with independent normal priors.
     - ``gp(x, z, by=, cov=, iso=, period=, k=, markov=)``: a Gaussian process, for each level if ``by`` is a factor. A
       Matérn process of one column with 5,000 values or more is a Markov process by default, with ``pgm.Markov()``.
-    - ``s(x)``: a line plus a centred Matern52 process without this line. The line's coefficient is the trend.
-      ``s(x, period=12)`` is periodic. ``s(x, z)`` and ``te(x, z)`` are surfaces with one lengthscale or several.
-      ``ti(x, z)`` has no main effects.
+    - ``s(x)``: a line plus a centred Matern52 process without this line. The line's coefficient is the trend. As a
+      Markov process it is not centred. ``s(x, period=12)`` is periodic. ``s(x, z)`` and ``te(x, z)`` are surfaces
+      with one lengthscale or several. ``ti(x, z)`` has no main effects.
     - ``s(x, by=g)``: a curve with its own lengthscale for each level. Curves are centred, so that g needs a term too.
       Levels of ``s(x, g, bs="fs")`` share their lengthscale.
     - ``(1|g)``, ``(0 + x|g)``, ``(x + z|g)``, ``(x||g)``, ``(1|a/b)``: effects of groups. ``(1|gr(g, cov=A))`` has

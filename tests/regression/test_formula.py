@@ -576,7 +576,7 @@ def test_a_long_series_is_a_markov_process():
 @pytest.mark.slow
 def test_a_regression_by_a_markov_process_is_that_of_the_dense_form():
     ours, theirs = (
-        pgm.formula(f"weight ~ s(age, markov={choice}) + (1|herd)", DATA).cavi().result for choice in (True, False)
+        pgm.formula(f"weight ~ gp(age, markov={choice}) + (1|herd)", DATA).cavi().result for choice in (True, False)
     )
     assert ours.elbo == pytest.approx(theirs.elbo, abs=1e-6)
     np.testing.assert_allclose(ours.mean, theirs.mean, rtol=0, atol=1e-6)
