@@ -14,7 +14,7 @@ import pgmodels as pgm
 FUZZ = settings(
     derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
 )
-FEW, MANY = 150, 1500
+COUNTS = [150, pytest.param(1500, marks=pytest.mark.slow)]
 ROWS = 6
 # Sizes from the least to the largest double, and numbers that arithmetic does not return to.
 NUMBERS = [0.0, -0.0, 1.0, -1.0, 0.5, 3.0, 1e-300, 5e-324, 1e-9, 40.0, -40.0, 1e8, -1e8, 2.0**53 + 2.0, 1e154, 1e300]
@@ -98,17 +98,9 @@ def check_call(call):
         return "finite"
 
 
-@settings(FUZZ, max_examples=FEW)
-@given(calls())
-def test_calls_with_odd_data_are_finite_or_name_an_argument(call):
-    check_call(call)
-
-
-@pytest.mark.slow
-@settings(FUZZ, max_examples=MANY)
-@given(calls())
-def test_many_calls_with_odd_data_are_finite_or_name_an_argument(call):
-    check_call(call)
+@pytest.mark.parametrize("count", COUNTS)
+def test_calls_with_odd_data_are_finite_or_name_an_argument(count):
+    settings(FUZZ, max_examples=count)(given(calls())(check_call))()
 
 
 # Columns of data frames, each of eight rows.
@@ -180,14 +172,6 @@ def check_regression(call):
     return "model"
 
 
-@settings(FUZZ, max_examples=FEW)
-@given(regressions())
-def test_formulas_of_odd_columns_are_models_or_name_an_argument(call):
-    check_regression(call)
-
-
-@pytest.mark.slow
-@settings(FUZZ, max_examples=MANY)
-@given(regressions())
-def test_many_formulas_of_odd_columns_are_models_or_name_an_argument(call):
-    check_regression(call)
+@pytest.mark.parametrize("count", COUNTS)
+def test_formulas_of_odd_columns_are_models_or_name_an_argument(count):
+    settings(FUZZ, max_examples=count)(given(regressions())(check_regression))()

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -220,12 +221,12 @@ def test_what_was_found_before_an_interruption_is_there_and_does_not_look_whole(
     def names(folder):
         return {path.name for path in (output / folder).iterdir()}
 
-    def interrupted(*args, **kwargs):
-        assert names("small.unfinished") == {"cavi.npz"}
+    def interrupted(expected, *args, **kwargs):
+        assert names("small.unfinished") == expected
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(workflow, "gaussian_vi", interrupted)
+        patch.setattr(workflow, "gaussian_vi", partial(interrupted, {"cavi.npz"}))
         assert main(arguments) == 130
     assert names("small.unfinished") == {"cavi.npz"}
     assert names("small") == set()
@@ -238,7 +239,7 @@ def test_what_was_found_before_an_interruption_is_there_and_does_not_look_whole(
     (output / "small.unfinished").mkdir()
     (output / "small.unfinished" / ".gibbs.nc.0123456789abcdef.tmp").write_text("half")
     with monkeypatch.context() as patch:
-        patch.setattr(workflow, "compare", interrupted_after(RESULTS, names))
+        patch.setattr(workflow, "compare", partial(interrupted, RESULTS))
         assert main(arguments) == 130
     assert names("small") == ALL | {"notes.txt"}
     assert (output / "small" / "settings.json").read_text() == "earlier"
@@ -246,11 +247,3 @@ def test_what_was_found_before_an_interruption_is_there_and_does_not_look_whole(
     assert main(arguments) == 0
     assert names("small") == ALL | {"notes.txt"}
     assert (output / "small" / "settings.json").read_text() != "earlier"
-
-
-def interrupted_after(expected, names):
-    def interrupted(**kwargs):
-        assert names("small.unfinished") == expected
-        raise KeyboardInterrupt
-
-    return interrupted

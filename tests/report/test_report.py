@@ -30,12 +30,16 @@ LOADS = re.compile(
 NASTY = '<b>&"'
 
 
+def labels(count):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(count, 2))
+    y = (rng.random(count) < 1 / (1 + np.exp(-2 * X[:, 0] - 0.5))).astype(float)
+    return pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.3, pgm.Fixed(0.9)), mean=0.4)), X, y
+
+
 @cache
 def binary():
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(60, 2))
-    y = (rng.random(60) < 1 / (1 + np.exp(-2 * X[:, 0] - 0.5))).astype(float)
-    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.3, pgm.Fixed(0.9)), mean=0.4))
+    model, X, y = labels(60)
     learned = FitReport("given", {"given": -21.5}, {"variance": np.array(1.30471)}, 5, 8, True, "enough")
     vi = replace(pgm.cavi(model, X[:40], y[:40]), fit=learned)
     draws = pgm.gibbs(model, X[:40], y[:40], num_samples=60, num_warmup=10, num_chains=2, seed=0)
@@ -263,10 +267,7 @@ class Reader(HTMLParser):
 
 @cache
 def problem():
-    rng = np.random.default_rng(1)
-    X = rng.normal(size=(24, 2))
-    y = (rng.random(24) < 1 / (1 + np.exp(-2 * X[:, 0] - 0.5))).astype(float)
-    model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.3, pgm.Fixed(0.9)), mean=0.4))
+    model, X, y = labels(24)
     vi = pgm.cavi(model, X, y)
     return model, vi, pgm.gibbs(model, X, y, num_samples=80, num_warmup=10, num_chains=2, seed=0)
 
