@@ -94,8 +94,6 @@ def check_call(call):
             message = str(error)
             assert any(name in message for name in names), message
             assert len(message) < 1000, message[:1000]
-            return message[:25]
-        return "finite"
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -162,14 +160,13 @@ def check_regression(call):
             message = str(error)
             assert any(name in message for name in ("formula", "data", "family", "weights", "column")), message
             assert len(message) < 1000, message[:1000]
-            return message[:30]
+            return
     pd.testing.assert_frame_equal(frame, before)
     assert np.isfinite(regression.X).all()
     assert missing == "predict" or np.isfinite(regression.y).all()
     # New data are read as the data were.
     X, _ = regression.read(regression.data)
     np.testing.assert_array_equal(X, regression.X)
-    return "model"
 
 
 @pytest.mark.parametrize("count", COUNTS)
