@@ -12,7 +12,6 @@ from scipy.special import expit
 import pgmodels as pgm
 from pgmodels.diagnostics.vsbc import LEVELS, Calibration, refit, simulate_calibration, symmetry_test
 from pgmodels.inference import loop
-from pgmodels.inference.vi import cavi
 from pgmodels.likelihoods.sampling import draw_observations
 from tests.own_likelihoods import undeclared
 
@@ -26,7 +25,7 @@ def model_of(likelihood, size=1, variance=2.0, mean=0.4):
 @cache
 def gaussian():
     X = np.array([-1.6, -1.0, -0.1, 0.3, 0.9, 1.7])[:, None]
-    return cavi(model_of(pgm.Gaussian(0.6)), X, np.sin(2 * X[:, 0]))
+    return pgm.cavi(model_of(pgm.Gaussian(0.6)), X, np.sin(2 * X[:, 0]))
 
 
 @cache
@@ -130,12 +129,12 @@ def test_a_shift_is_found_with_its_direction(sign):
 def test_one_label_against_quadrature():
     """Moments of z for one Bernoulli datum, over f by quadrature and over y exactly."""
     X, model = np.array([[0.0]]), model_of(pgm.Bernoulli(), variance=9.0, mean=1.2)
-    result = simulate_calibration(cavi(model, X, np.array([1.0])), 4000, seed=5)
+    result = simulate_calibration(pgm.cavi(model, X, np.array([1.0])), 4000, seed=5)
     f = np.linspace(1.2 - 24.0, 1.2 + 24.0, 20_001)
     density = stats.norm.pdf(f, 1.2, 3.0) * (f[1] - f[0])
     moments = np.zeros(4)
     for y, p in ((0.0, expit(-f)), (1.0, expit(f))):
-        q = cavi(model, X, np.array([y]))
+        q = pgm.cavi(model, X, np.array([y]))
         z = (f - q.mean[0, 0]) / np.sqrt(q.variance[0, 0])
         moments += [(density * p * g).sum() for g in (z, z**2, np.abs(z) < 0.67449, np.abs(z) < 1.64485)]
     assert abs(result.bias[0][0] - moments[0]) < 4 * result.bias[1][0]
@@ -148,7 +147,7 @@ def test_one_label_against_quadrature():
 
 def test_cavi_on_labels_is_too_narrow():
     X = np.random.default_rng(0).uniform(-2.0, 2.0, (30, 2))
-    vi = cavi(model_of(pgm.Bernoulli(), variance=9.0), X, (X[:, 0] > 0.2).astype(float))
+    vi = pgm.cavi(model_of(pgm.Bernoulli(), variance=9.0), X, (X[:, 0] > 0.2).astype(float))
     result = simulate_calibration(vi, 100, seed=1)
     assert result.dispersion[0][0] > 1.1
     assert (result.coverage_p[:, 0] < 0.001).any()
@@ -159,7 +158,7 @@ def test_cavi_on_labels_is_too_narrow():
 def test_replicates_are_what_cavi_finds_with_covariates_kept():
     X = np.random.default_rng(0).uniform(-2.0, 2.0, (8, 1))
     trials = np.array([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0])
-    vi = cavi(model_of(pgm.Binomial()), X, np.column_stack([np.ones(8), trials]))
+    vi = pgm.cavi(model_of(pgm.Binomial()), X, np.column_stack([np.ones(8), trials]))
     result = simulate_calibration(vi, 3, seed=7)
     with jax.enable_x64(True):
         prior_key, _ = jax.random.split(jax.random.key(7))
@@ -167,7 +166,7 @@ def test_replicates_are_what_cavi_finds_with_covariates_kept():
     successes = draw_observations(vi.model.likelihood, f, trials[:, None], np.random.default_rng(7))
     assert (successes <= trials).all()
     for r in range(3):
-        again = cavi(vi.model, X, np.column_stack([successes[r], trials]))
+        again = pgm.cavi(vi.model, X, np.column_stack([successes[r], trials]))
         # Both stop at a relative change of the ELBO of 1e-9, which leaves about 1e-6 in the moments.
         np.testing.assert_allclose(result.z[r], (f[r] - again.mean) / np.sqrt(again.variance), atol=1e-5)
 
@@ -175,7 +174,7 @@ def test_replicates_are_what_cavi_finds_with_covariates_kept():
 @pytest.mark.slow
 def test_nothing_compiles_twice_and_unseen_classes_do_no_harm():
     X = np.array([[-1.0], [0.3], [1.1], [1.5]])
-    vi = cavi(model_of(pgm.LogisticSoftmax(3), size=3), X, np.array([0.0, 1.0, 2.0, 2.0]))
+    vi = pgm.cavi(model_of(pgm.LogisticSoftmax(3), size=3), X, np.array([0.0, 1.0, 2.0, 2.0]))
     result = simulate_calibration(vi, 12, seed=0)
     traced = loop._run_block.cache_size()
     other = simulate_calibration(vi, 12, seed=1)
@@ -190,7 +189,7 @@ def test_nothing_compiles_twice_and_unseen_classes_do_no_harm():
 @pytest.mark.parametrize("corrected", [False, True], ids=["cavi", "corrected"])
 def test_any_number_of_workers_finds_the_same(corrected):
     X = np.random.default_rng(5).normal(size=(30, 2))
-    vi = cavi(model_of(pgm.Bernoulli()), X, (X[:, 0] > 0.3).astype(float))
+    vi = pgm.cavi(model_of(pgm.Bernoulli()), X, (X[:, 0] > 0.3).astype(float))
     vi = pgm.correct(vi) if corrected else vi
     alone, many = (simulate_calibration(vi, 12, seed=3, num_workers=number) for number in (1, 5))
     np.testing.assert_array_equal(many.z, alone.z)
@@ -212,6 +211,6 @@ def test_failed_and_unconverged_replicates_are_counted():
 
 
 def test_a_formula_that_says_not_what_y_can_be_is_refused():
-    vi = cavi(model_of(undeclared()), np.array([[0.0], [1.0]]), np.array([0.0, 1.0]))
+    vi = pgm.cavi(model_of(undeclared()), np.array([[0.0], [1.0]]), np.array([0.0, 1.0]))
     with pytest.raises(ValueError, match="has no declared support of y"):
         simulate_calibration(vi, 4)

@@ -19,7 +19,6 @@ import pgmodels as pgm
 from pgmodels.inference import bound as problem_family
 from pgmodels.inference import search
 from pgmodels.inference.bound import MarginalBound, collapsed_bound, points_at, sloped_bound, takes_slopes
-from pgmodels.inference.fit import FitWarning
 from pgmodels.inference.objectives import objective_of
 from pgmodels.model import Data
 from pgmodels.parameters.vector import trainable
@@ -103,7 +102,7 @@ def test_fixed_values_stay_and_the_rest_moves():
     y = (rng.random(40) < norm.cdf(f)).astype(float)
     model = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(pgm.Fixed(2.0), np.array([1.0, 1.5]))))
     # The second column says nothing of y.
-    with pytest.warns(FitWarning, match=r"lengthscale\[1\]"):
+    with pytest.warns(pgm.FitWarning, match=r"lengthscale\[1\]"):
         fitted = pgm.fit(model, X, y, correct=False)
     assert set(fitted.fit.values) == {"lengthscale"}
     assert fitted.fit.values["lengthscale"].shape == (2,)
@@ -130,7 +129,7 @@ def test_parameters_of_an_unnormalised_formula_are_held():
 
     rng, X, f = small_data(5, 30)
     y = rng.poisson(np.exp(f))
-    with pytest.warns(FitWarning, match="dispersion"):
+    with pytest.warns(pgm.FitWarning, match="dispersion"):
         fitted = pgm.fit(pgm.Model(counts(), pgm.GP(pgm.RBF(1.0, 1.0))), X, y)
     assert float(fitted.model.likelihood.values["dispersion"]) == 2.0
 
@@ -238,7 +237,7 @@ def test_values_stay_within_their_limits():
 def test_few_rows_converge(n):
     """Values run far where these say little of them; the bound then has no digits for a search to go by."""
     X = np.linspace(0.0, 1.0, n)[:, None]
-    with pytest.warns(FitWarning):
+    with pytest.warns(pgm.FitWarning):
         fitted = pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.0, 1.0))), X, np.ones(n), objective="augmented")
     assert fitted.fit.converged
     assert "StopIteration" not in fitted.fit.message

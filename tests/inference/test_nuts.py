@@ -17,7 +17,6 @@ from scipy.special import expit, gammaln, logsumexp
 import pgmodels as pgm
 from pgmodels.inference.nuts import PreconditionedProgram, warn_divergent
 from pgmodels.priors.base import padded_size
-from pgmodels.report.verdicts import verdicts
 from tests.covering import some
 from tests.processes import python
 from tests.referees import rbf
@@ -99,14 +98,14 @@ def binary():
 def test_gibbs_and_nuts_agree_and_either_may_be_the_reference():
     model, X, y, referee = binary()
     draws = pgm.gibbs(model, X, y, num_samples=1500, num_warmup=100, seed=1)
-    by_label = verdicts(pgm.compare(nuts=referee, gibbs=draws, reference="nuts"))
+    by_label = pgm.verdicts(pgm.compare(nuts=referee, gibbs=draws, reference="nuts"))
     assert {label: verdict.level for label, verdict in by_label.items()} == {"nuts": "trust", "gibbs": "trust"}
     assert "agrees with nuts" in str(by_label["gibbs"])
     other = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 0.9), mean=0.3))
     draws = pgm.gibbs(other, X, y, num_samples=500, num_warmup=100, seed=1)
     table = pgm.compare(nuts=referee, gibbs=draws, reference="nuts")
     assert any("have different hyperparameters" in note for note in table.notes)
-    assert verdicts(table)["gibbs"].level != "trust"
+    assert pgm.verdicts(table)["gibbs"].level != "trust"
 
 
 @pytest.mark.slow
@@ -225,7 +224,7 @@ def test_every_named_likelihood_agrees_through_compare(case):
     model = case.model(variance=2.0, mean=0.3)
     draws = pgm.gibbs(model, X, y, num_samples=8000, num_warmup=500, seed=1)
     referee = pgm.nuts(model, X, y, num_samples=2500, num_warmup=500, seed=2)
-    verdict = verdicts(pgm.compare(nuts=referee, gibbs=draws))["gibbs"]
+    verdict = pgm.verdicts(pgm.compare(nuts=referee, gibbs=draws))["gibbs"]
     assert verdict.level == "trust", str(verdict)
 
 

@@ -24,7 +24,6 @@ from pgmodels.inference.vi import variance_ratio
 from pgmodels.likelihoods.expression import Environment
 from pgmodels.objectives.expected import MeanField, Quadrature
 from pgmodels.priors import collection
-from pgmodels.results.gaussian import CorrectionWarning
 from tests.covering import some
 from tests.own_likelihoods import log_poisson
 from tests.programs import run
@@ -336,7 +335,7 @@ def first(ones):
 
 def quietly(call, *args, **kwargs):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CorrectionWarning)
+        warnings.simplefilter("ignore", pgm.CorrectionWarning)
         return call(*args, **kwargs)
 
 
@@ -362,7 +361,7 @@ def of_a_level(ones):
 def test_a_shared_level(ones, narrow):
     # Warnings are errors where none is expected.
     with (
-        pytest.warns(CorrectionWarning, match="^cavi: the variances.* are estimated to be")
+        pytest.warns(pgm.CorrectionWarning, match="^cavi: the variances.* are estimated to be")
         if narrow
         else nullcontext() as caught
     ):
@@ -412,7 +411,7 @@ def test_each_engine_says_so_once_and_in_its_own_name():
         ("svi", lambda: pgm.svi(rare.fixed(), X, y, batch_size=1000)),
     ):
         with pytest.warns(
-            CorrectionWarning, match=rf"^{name}: .* variances are estimated to be 0\.066 times"
+            pgm.CorrectionWarning, match=rf"^{name}: .* variances are estimated to be 0\.066 times"
         ) as caught:
             call()
         assert len(caught) == 1

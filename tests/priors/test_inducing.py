@@ -19,7 +19,6 @@ from pgmodels.kernels.kernel import CallableKernel
 from pgmodels.model import Data
 from pgmodels.parameters.parameter import bare_arrays
 from pgmodels.parameters.vector import trainable
-from pgmodels.plots.latents import plot_latent, plot_probability_map
 from pgmodels.plots.style import inducing_inputs
 from pgmodels.priors import linalg
 from pgmodels.priors.base import Sites
@@ -30,7 +29,6 @@ from pgmodels.priors.inducing import (
     SELECTIONS,
     ChunkedInducingPrior,
     FICPrior,
-    Inducing,
     InducingPrior,
     chunked_prior_at,
     greedy,
@@ -305,7 +303,7 @@ def test_what_a_form_says_of_itself(sparse):
 )
 def test_wrong_forms_are_refused(arguments, complaint):
     with pytest.raises(ValueError, match=complaint):
-        Inducing(*arguments)
+        pgm.Inducing(*arguments)
 
 
 @pytest.mark.parametrize("engine", [pgm.cavi, pgm.fit])
@@ -357,10 +355,10 @@ def test_learning_ends_at_the_inducing_inputs_of_its_model():
 @pytest.mark.slow
 def test_figures_show_the_inducing_inputs(sparse):
     for result in (sparse, pgm.gibbs(sparse.model, X, LABELS, num_samples=4, num_warmup=0, num_chains=1)):
-        (crosses,) = (line for line in plot_probability_map(result).axes[0].lines if line.get_marker() == "x")
+        (crosses,) = (line for line in pgm.plot_probability_map(result).axes[0].lines if line.get_marker() == "x")
         assert sorted(map(tuple, np.transpose(crosses.get_data()))) == sorted(sparse.model.gps[0].form.inputs)
     line = pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(1.7, 0.5), form=pgm.Inducing(9))), X[:, :1], LABELS)
-    figure = plot_latent(line)
+    figure = pgm.plot_latent(line)
     (ticks,) = (drawn for drawn in figure.axes[0].lines if drawn.get_marker() == "|")
     np.testing.assert_array_equal(ticks.get_xdata(), np.sort(np.ravel(line.model.gps[0].form.inputs)))
 
@@ -463,7 +461,7 @@ def test_another_choice_of_inducing_inputs_never_lowers_the_bound(monkeypatch):
     assert has_changed
     assert len(best.inputs[0]) == 5
     assert best.value < first.value
-    monkeypatch.setattr(Inducing, "choose", lambda *arguments: X[:1])
+    monkeypatch.setattr(pgm.Inducing, "choose", lambda *arguments: X[:1])
     again, _, has_changed = choose_again(bound, best, selection)
     assert not has_changed
     assert again is best
@@ -719,7 +717,7 @@ def dense_greedy(kernel, rows, count, weights):
 def choices(monkeypatch):
     """The kernel, the site precisions and the chosen inputs of each selection."""
     made = []
-    choose = Inducing.choose
+    choose = pgm.Inducing.choose
 
     def recorded(form, kernel, rows, weights=None):
         Z = choose(form, kernel, rows, weights)
@@ -727,7 +725,7 @@ def choices(monkeypatch):
             made.append((kernel, weights, Z))
         return Z
 
-    monkeypatch.setattr(Inducing, "choose", recorded)
+    monkeypatch.setattr(pgm.Inducing, "choose", recorded)
     return made
 
 
@@ -762,7 +760,7 @@ def test_a_new_choice_replaces_the_last_at_most_ten_times_even_if_it_is_worse(mo
     bound = MarginalBound.of(trainable(one_scale(pgm.Inducing(5, "GV"))), Data(X, LABELS))
     first = bound.at(bound.learnable.start())
     turns = iter(range(100))
-    monkeypatch.setattr(Inducing, "choose", lambda *arguments: X[: 1 + next(turns) % 2])
+    monkeypatch.setattr(pgm.Inducing, "choose", lambda *arguments: X[: 1 + next(turns) % 2])
     best, selection, has_changed = choose_again(bound, first, Selection())
     assert has_changed
     assert best.value > first.value

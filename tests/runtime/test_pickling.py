@@ -19,7 +19,6 @@ import pytest
 import pgmodels as pgm
 from pgmodels.diagnostics.vsbc import Calibration
 from pgmodels.inference import loop, problem
-from pgmodels.inference.gibbs import SamplingError
 from pgmodels.runtime import precision
 from pgmodels.runtime.precision import Module, Picklable
 from tests.covering import some
@@ -295,7 +294,7 @@ def test_formula_that_cannot_be_pickled_is_refused_with_a_remedy():
 
 
 def test_errors_with_draws_are_pickled(results):
-    back = by_pickle(SamplingError("not finite", results["gibbs"]))
+    back = by_pickle(pgm.SamplingError("not finite", results["gibbs"]))
     assert str(back) == "not finite"
     assert np.array_equal(back.draws.mean, results["gibbs"].mean)
 

@@ -23,9 +23,8 @@ from pgmodels.inference.gibbs import GibbsRun, Settings
 from pgmodels.inference.gibbs_schedule import Keep
 from pgmodels.inference.starts import initial_models
 from pgmodels.model import Data
-from pgmodels.parameters.parameter import Hashable, Parameter, as_parameter
+from pgmodels.parameters.parameter import Hashable, as_parameter
 from pgmodels.results.gaussian import MixedPredictive
-from pgmodels.results.integrated import IntegratedApproximation
 from pgmodels.runtime.io import digest, identity
 from pgmodels.runtime.seeds import NUM_SEEDS, as_key, as_seed
 from tests import hyperpriors as priors
@@ -74,9 +73,9 @@ CALLS = {
     "draw_latents": lambda seed: fitted().draw_latents(X, seed=seed),
     "draw_latents of draws": lambda seed: drawn().draw_latents(X, seed=seed),
     # Where draw_latents draws.
-    "joint_nodes, integrated": lambda seed: IntegratedApproximation.joint_nodes(BEFORE_ANY_WORK, X, 3, seed=seed),
+    "joint_nodes, integrated": lambda seed: pgm.IntegratedApproximation.joint_nodes(BEFORE_ANY_WORK, X, 3, seed=seed),
     "draw_at_data": lambda seed: fitted().draw_at_data(2, seed=seed),
-    "draw_at_data, integrated": lambda seed: IntegratedApproximation.draw_at_data(BEFORE_ANY_WORK, 2, seed=seed),
+    "draw_at_data, integrated": lambda seed: pgm.IntegratedApproximation.draw_at_data(BEFORE_ANY_WORK, 2, seed=seed),
     "draw_marginals": lambda seed: drawn().draw_marginals(X, seed=seed),
     "predict": lambda seed: drawn().predict(X, seed=seed),
     "draw": lambda seed: fitted().predict(X).draw(seed=seed),
@@ -270,7 +269,7 @@ def test_every_continuous_distribution_of_numpyro_is_tried():
 def test_priors_are_equal_only_to_themselves(name):
     prior = priors.made()[name]
     parameter = as_parameter(
-        Parameter(np.full(prior.shape(), 1.1 if name not in _BELOW_ONE else 0.2), positive=False, prior=prior),
+        pgm.Parameter(np.full(prior.shape(), 1.1 if name not in _BELOW_ONE else 0.2), positive=False, prior=prior),
         "scale",
         positive=False,
     )

@@ -21,11 +21,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pgmodels.inference.gibbs import gibbs
+import pgmodels as pgm
 from pgmodels.inference.objectives import expected_objective
 from pgmodels.inference.slice_moves import Hamiltonian
-from pgmodels.likelihoods.supports import Classes
-from pgmodels.model import Model
 from pgmodels.runtime.precision import double_precision
 from tests.registry import NAMES
 from tests.statistical import planted
@@ -78,13 +76,13 @@ def replicates(law: JointLaw, rng: np.random.Generator) -> list[Joint]:
         many = law.draw(rng, 200)
         for i in range(200):
             one = Joint({name: v[i] for name, v in many.values.items()}, many.whitened[i], many.f[i], many.y[i])
-            if not isinstance(support, Classes) or len(np.unique(one.y)) == support.num_classes:
+            if not isinstance(support, pgm.Classes) or len(np.unique(one.y)) == support.num_classes:
                 kept.append(one)
     return kept[:REPLICATES]
 
 
 @double_precision
-def log_likelihood(model: Model, truth: Joint) -> float:
+def log_likelihood(model: pgm.Model, truth: Joint) -> float:
     values = {name: truth.values[name] for name in model.parameters}
     f, y = jnp.asarray(truth.f), jnp.asarray(truth.y)
     return float(jnp.sum(expected_objective(model).log_density(y, f, values)))
@@ -93,7 +91,7 @@ def log_likelihood(model: Model, truth: Joint) -> float:
 def ranks(law: JointLaw, truth: Joint, seed: int, scheme: str) -> np.ndarray:
     """How many of the draws are below the truth, for each quantity."""
     thin, options = LONGER[scheme] * THIN, OPTIONS | {"num_samples": LONGER[scheme] * OPTIONS["num_samples"]}
-    draws = gibbs(law.model, X, truth.y, seed=seed, scheme=scheme, progress=False, **options)
+    draws = pgm.gibbs(law.model, X, truth.y, seed=seed, scheme=scheme, progress=False, **options)
     if law.drawn:
         # Hamiltonian steps are tried, or cost too much: see ``choose``.
         assert ("hamiltonian" not in draws.tuning) == (Hamiltonian.cost is too_much)
