@@ -390,8 +390,7 @@ def _heading(augmentation: Augmentation) -> list[Line]:
     prior: list[Part] = [words("Each latent has prior")] if augmentation.size > 1 else ["f", words("has prior")]
     if augmentation.predictors is not None:
         prior = [words("The predictors"), "z", "=", factors("Φ", "f"), words("have prior")]
-        independent = words("Each latent has its own prior;")
-        lines.append(_line(independent, "f", words("given"), "z", words("is Gaussian.")))
+        lines.append(_line(words("Each latent has its own prior;"), "f", words("given"), "z", words("is Gaussian.")))
     if _shares_latents(augmentation):
         prior = ["f", words("has prior")]
         lines[-1] = _line(words("The predictors"), "z", "=", factors("Φ", "f"), words("share latents."))

@@ -208,8 +208,7 @@ def mean_quadratic(quadratic: Quadratic) -> Expression:
     """Return E[Q] under q's marginals, as a formula."""
     total = quadratic.constant
     for square in quadratic.squares:
-        second = add(power(mean_of(square.predictor), 2.0), variance_of(square.predictor))
-        value = multiply(square.weight, second)
+        value = multiply(square.weight, add(power(mean_of(square.predictor), 2.0), variance_of(square.predictor)))
         total = add(total, over_latents(value) if square.reduced else value)
     return total
 

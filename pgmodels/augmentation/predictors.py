@@ -107,8 +107,7 @@ def subexpressions(expression: Expression) -> Iterator[Expression]:
 
 def latents_of(expression: Expression) -> dict[tuple, Latent | Latents | Selected]:
     """Return the latent symbols that an expression contains, by key."""
-    nodes = subexpressions(expression)
-    return {node.key: node for node in nodes if isinstance(node, (Latent, Latents, Selected))}
+    return {node.key: node for node in subexpressions(expression) if isinstance(node, (Latent, Latents, Selected))}
 
 
 def positions_of(expression: Expression) -> list[int]:

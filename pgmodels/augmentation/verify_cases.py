@@ -212,8 +212,7 @@ def site_is_gradient(case: Case) -> Check:
         one = offset * np.eye(size)[latent]
         # First in m at fixed s, for which v = s - m^2 falls by 2 m δ + δ^2; then in s.
         means = np.concatenate([m + one, np.broadcast_to(m, (4, *m.shape))])
-        variances = np.concatenate([v - 2 * m * one - one**2, v + one])
-        bound = case.local_bound(means, variances)
+        bound = case.local_bound(means, np.concatenate([v - 2 * m * one - one**2, v + one]))
         far, half = bound[[3, 7]] - bound[[0, 4]], bound[[2, 6]] - bound[[1, 5]]
         by_m[:, latent], by_s[:, latent] = (8.0 * half - far) / (6.0 * step)
         largest = np.maximum(largest, np.abs(bound).max(axis=0)[:, None])

@@ -416,8 +416,7 @@ def _gaussian_loo(result: GaussianResult) -> Any:
     from xarray import DataArray
 
     size, y = result.model.num_latents, first_column(result.y)
-    covariates = result.likelihood.support(size).covariate_columns(result.y)
-    predictive = result.predict(result.X, covariates)
+    predictive = result.predict(result.X, result.likelihood.support(size).covariate_columns(result.y))
     noise = predictive.moments_given(slice(None), np.zeros((1, len(y), size)))[1][0]
     # Without the row the variance of z is 1 / (1 / v - 1 / noise), with v = predictive.variance - noise.
     variance = noise**2 / (2.0 * noise - predictive.variance)
@@ -456,8 +455,7 @@ def prediction_errors(draws: Draws, X: np.ndarray, y: np.ndarray, seed: Seed = 0
 
 
 def _error(draws: Draws, values: np.ndarray) -> np.ndarray:
-    chains = values.reshape(draws.num_chains, -1, values.shape[-1], 1)
-    return standard_errors(chains)[0][:, 0]
+    return standard_errors(values.reshape(draws.num_chains, -1, values.shape[-1], 1))[0][:, 0]
 
 
 class Metric(NamedTuple):
@@ -827,8 +825,7 @@ def _test_metrics(
     result: Result, X: np.ndarray, y: np.ndarray, label: str, notes: list[str], seed: int
 ) -> tuple[dict[str, float], np.ndarray | None]:
     try:
-        covariates = result.model.support.covariate_columns(y)
-        predictive = result.predict(X, covariates)
+        predictive = result.predict(X, result.model.support.covariate_columns(y))
     except ValueError as error:
         notes.append(f"{label}: no predictions. {error}")
         return {}, None

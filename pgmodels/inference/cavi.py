@@ -80,8 +80,7 @@ def at_best_mean(
 
     def step(now: _Place) -> _Place:
         slope, bend = jax.linearize(jax.grad(bound), at(now.x))
-        units = jnp.broadcast_to(jnp.eye(mean.shape[1])[:, None], (mean.shape[1], *mean.shape))
-        curved = jax.vmap(bend)(units)
+        curved = jax.vmap(bend)(jnp.broadcast_to(jnp.eye(mean.shape[1])[:, None], (mean.shape[1], *mean.shape)))
         gradient = now.x - back(slope)[0]
         square = gradient @ gradient
 
@@ -187,8 +186,7 @@ class CoordinateAscent(Engine):
         for number, block in enumerate(problem.objective.blocks):
             state = state if number == 0 else self.state_of(problem, sites)
             columns = np.isin(np.arange(problem.objective.size), block)
-            swept = problem.sites(state.mean, state.variance)
-            sites = jax.tree.map(partial(jnp.where, columns), swept, sites)
+            sites = jax.tree.map(partial(jnp.where, columns), problem.sites(state.mean, state.variance), sites)
         return sites
 
 
@@ -298,8 +296,7 @@ class NaturalGradient(Engine):
             sites = jax.tree.map(lambda now, then: now + length * (then - now), state.sites, aim)
             return self.state_of(problem, sites, length, memory.masked(known & (count == first) & (length >= 1.0)))
 
-        merit = lambda state: state.elbo + state.excess  # noqa: E731
-        moved, rises = backtrack(attempt, state, first, _HALVINGS - 1, merit)
+        moved, rises = backtrack(attempt, state, first, _HALVINGS - 1, lambda state: state.elbo + state.excess)
         moved = moved._replace(missed=_missed(problem, state, moved))
         stays = state._replace(length=jnp.zeros_like(state.length), missed=jnp.zeros_like(state.missed))
         return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, stays)
@@ -363,8 +360,7 @@ def with_responses(
 
 def with_precision(sites: Sites, mean: Array, precision: Array) -> Sites:
     """Sites of another precision with the same gradient in the mean: h = E g + W m."""
-    gradient = sites.potential - pull(sites.precision, mean)
-    return Sites(gradient + pull(precision, mean), precision)
+    return Sites(sites.potential - pull(sites.precision, mean) + pull(precision, mean), precision)
 
 
 def positive(sites: Sites, mean: Array) -> Sites:

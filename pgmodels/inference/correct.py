@@ -126,8 +126,7 @@ def _expansion(
     f, V = marginals_at_data(posterior)
     z, S = jnp.einsum("ipl,il->ip", Phi, f), jnp.einsum("ipl,ilk,iqk->ipq", Phi, V, Phi)
     of_predictors = jnp.einsum("ipl,il,iql->ipq", Phi, residual, Phi)
-    expanded = expansion(model.augmentation, z, S, of_predictors, y, model.parameters)
-    return (np.asarray(f), np.asarray(V)), expanded
+    return (np.asarray(f), np.asarray(V)), expansion(model.augmentation, z, S, of_predictors, y, model.parameters)
 
 
 @compiled
@@ -431,8 +430,7 @@ def marginals(
         raise ValueError(
             f"functional has coefficients at {len(rows):,} inputs, of at most {most:,}: take a sample of the rows."
         )
-    pinning = Pinning(variational_gaussian(approximation))
-    densities = pinning.functionals(inputs[rows], several[:, rows], progress)
+    densities = Pinning(variational_gaussian(approximation)).functionals(inputs[rows], several[:, rows], progress)
     if result.uncertainty is not None:
         moved = np.einsum("fnl,knl->kf", several[:, rows], result.shifts_at(inputs[rows]))
         densities = densities.widened(np.sum(moved**2, axis=0))

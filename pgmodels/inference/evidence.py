@@ -92,8 +92,7 @@ def particle_runs(
             move, mean, h, w, y, weight, number = row
             noise_key, place_key = jax.random.split(jax.random.fold_in(key, number))
             states, log_weights, gained = _resampled(place_key, states, log_weights)
-            noise = jax.random.normal(noise_key, states.shape)
-            states = apply(move.transition, states) + apply(move.root, noise)
+            states = apply(move.transition, states) + apply(move.root, jax.random.normal(noise_key, states.shape))
             f = mean + layout.latents(states, move.observation)
             terms = formula.log_evaluate(Environment(y[None], f[:, None], parameters))[:, 0, 0]
             terms = jnp.where(weight > 0, weight * terms, 0.0)
@@ -177,8 +176,7 @@ def block_log_ratios(
         total = total + ratio - log_site(h, w, f)
         after = jnp.minimum(at + 1, len(y) - 1)
         noise = jax.random.normal(jax.random.fold_in(of_others, number), states.shape)
-        moved = apply(moves.transition[after][:, None], states) + apply(moves.root[after][:, None], noise)
-        return moved, total
+        return apply(moves.transition[after][:, None], states) + apply(moves.root[after][:, None], noise), total
 
     return jax.lax.fori_loop(0, LENGTH, step, (first, jnp.zeros(spread)))[1]
 

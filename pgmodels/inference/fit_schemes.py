@@ -247,8 +247,7 @@ class Hybrid(Scheme):
             vector, local = split(x)
             points = self.bound.points(vector, first.inputs)
             state = state_at(self.bound.family, as_array(vector), points, jax.tree.map(as_array, local))
-            ascent = Ascent(state, np.zeros(0), False)
-            return first._replace(vector=vector, points=points, ascent=ascent, value=value)
+            return first._replace(vector=vector, points=points, ascent=Ascent(state, np.zeros(0), False), value=value)
 
         def report(best: _Slopes) -> None:
             self.num_steps += 1

@@ -169,8 +169,7 @@ class GibbsRun(Picklable):
         fit = self.target.fit(model, self.prior)
         self.precision = _largest_precision(fit)
         if self.is_sampled:
-            path = constant_path(fit, vector, self.schedule.needs_coordinates)
-            self.target = replace(self.target, fitted=path)
+            self.target = replace(self.target, fitted=constant_path(fit, vector, self.schedule.needs_coordinates))
             return
         finer = accurate_prior(self.model, self.data, self.prior, self.precision)
         if finer is not self.prior:
@@ -619,8 +618,7 @@ def gibbs(
     if settings.keep.what == "all":
         require_draws(num_samples * num_chains, len(data.X), model.num_latents)
     with Checkpoint.opened(checkpoint) as saved:
-        reached = partial(nearly_converged, objective=chosen.objective(model))
-        model = select_inducing_inputs(model, data, reached)
+        model = select_inducing_inputs(model, data, partial(nearly_converged, objective=chosen.objective(model)))
         run = GibbsRun(model, data, settings, chosen)
         if saved is not None:
             saved.restore(run)

@@ -56,8 +56,7 @@ def _response(problem: Problem, posterior: Posterior) -> tuple[ChainResponse, An
     """The response of Markov processes, and whether it is a covariance."""
     factors = factors_of(problem, posterior)._replace(slope=None)
     response = respond(posterior, factors, Layout.of(posterior.prior, posterior.is_coupled))
-    is_finite = jnp.all(jnp.isfinite(response.moments()[1]))
-    return response, (jnp.sum(response.negative()) == 0) & is_finite
+    return response, (jnp.sum(response.negative()) == 0) & jnp.all(jnp.isfinite(response.moments()[1]))
 
 
 # Tolerances of the ELBO. At a point importance weights give the evidence for any q; the mode's gradient needs a more
@@ -89,24 +88,21 @@ def _ascend(
     family: ProblemFamily, vector: Array, points: Points, start: Sites, tolerance: Array | float
 ) -> tuple[Sites, Array, Array]:
     """The optimal sites, the bound with the log prior of the vector, and the gradient of that."""
-    problem = family.problem(vector, points)
-    state = _optimum(problem, start, tolerance)
+    state = _optimum(family.problem(vector, points), start, tolerance)
 
     def penalised(vector: Array) -> Array:
         return collapsed_bound(family.problem(vector, points), state) + family.parameters.log_prior_unconstrained(
             vector
         )
 
-    value = state.elbo + family.parameters.log_prior_unconstrained(vector)
-    return state.sites, value, jax.grad(penalised)(vector)
+    return state.sites, state.elbo + family.parameters.log_prior_unconstrained(vector), jax.grad(penalised)(vector)
 
 
 def _optimum(problem: Problem, start: Sites, tolerance: Array | float) -> VariationalState:
     if problem.objective.signed and problem.takes_signed and not problem.coupled:
         # The precisions of other hyperparameters may be improper at these.
         is_proper = jnp.isfinite(problem.moments(start).divergence)
-        precision = jnp.where(is_proper, start.precision, jnp.maximum(start.precision, 0.0))
-        start = start._replace(precision=precision)
+        start = start._replace(precision=jnp.where(is_proper, start.precision, jnp.maximum(start.precision, 0.0)))
     first = NATURAL_GRADIENT.state_of(problem, start)
     return run_block(NATURAL_GRADIENT.step, problem, first, tolerance, 500, 500).state
 
@@ -130,8 +126,7 @@ def _evaluate(family: ProblemFamily, vector: Array, points: Points, start: Sites
     still = jnp.zeros(len(response))
     # With nine tenths of the data's precisions: the tails of the corrected Gaussian are too light for weak data.
     proposal = move(posterior, still, response, 0.9)
-    likelihood = family.model.likelihood
-    formula = likelihood.formula(family.model.num_latents)
+    formula = family.model.likelihood.formula(family.model.num_latents)
 
     def weigh(keys: Array) -> Array:
         noise = jax.vmap(lambda key: jax.random.normal(key, proposal.centre.shape))(keys)
@@ -380,8 +375,7 @@ class _Integration:
         if not self.is_gaussian:
             heaviest = int(np.argmax(support.weights))
             self._check(self._vectors(design.points[kept][heaviest]), points[heaviest])
-        middle = [np.asarray(value) for value in self.unknowns.constrain(self.mode)]
-        model = self.unknowns.with_values(middle)
+        model = self.unknowns.with_values([np.asarray(value) for value in self.unknowns.constrain(self.mode)])
         dense = None in _points_at(self.family, self.mode)
         prior = model.prior(self.data.X, traced=True) if dense else model.prior(self.data.X)
         problem = variational_problem(model, self.data, self.family.objective, prior)

@@ -139,8 +139,7 @@ def marginals_of(
     latents, count = chosen.ravel(), chosen.shape[1]
     A, residual = jnp.repeat(batch.factors[0].T, count, axis=0), jnp.repeat(batch.residuals[0], count)
     # Gathered beforehand: a loop that reads q would copy all of it, since steps write in place.
-    rows = (jax.tree.map(lambda leaf: leaf[latents], naturals), A, residual)
-    mean, variance = jax.lax.map(one, rows)
+    mean, variance = jax.lax.map(one, (jax.tree.map(lambda leaf: leaf[latents], naturals), A, residual))
     return mean.reshape(chosen.shape), variance.reshape(chosen.shape)
 
 
@@ -279,8 +278,7 @@ def step(
     def bound(vector: Array) -> tuple[Array, tuple[Batch, Sampled]]:
         batch = problem.batch(vector, rows)
         sampled = sampled_marginals(sample, batch, naturals, before, log_sum, latents)
-        log_prior = problem.log_prior_at(vector)
-        return estimated_bound(sample, batch, sampled, latents) + log_prior, (batch, sampled)
+        return estimated_bound(sample, batch, sampled, latents) + problem.log_prior_at(vector), (batch, sampled)
 
     (value, (batch, sampled)), slope = jax.value_and_grad(bound, has_aux=True)(state.values.vector)
     moments = (sampled.marginals.mean, sampled.marginals.variance)

@@ -296,8 +296,7 @@ class Move(ABC):
         changes_state = self.state is None or MoveRequirement.HYPERPARAMETERS in self.requirements
 
         def again(_: Array, before: Step) -> Step:
-            current = before.state if changes_state else state
-            moved = self.step(target, settings, before.chain, current)
+            moved = self.step(target, settings, before.chain, before.state if changes_state else state)
             info = jax.tree.map(jnp.add, before.info, moved.info)
             return Step(moved.chain, moved.state if changes_state else (), info, before.finite & moved.finite)
 
@@ -505,8 +504,7 @@ class FourBlock(GibbsSweep):
             moved = jax.tree.map(jnp.add, *mean_and_deviation(target, prior, latent_key, sites, parameters))
             latents, coordinates = replaced(prior, columns_of(augmentation, block), moved, latents, coordinates)
             finite = finite & is_finite
-        moved_chain = chain._replace(key=key, latents=latents, coordinates=flatten(coordinates))
-        return Step(moved_chain, counts, finite=finite)
+        return Step(chain._replace(key=key, latents=latents, coordinates=flatten(coordinates)), counts, finite=finite)
 
 
 @dataclass(frozen=True)
@@ -538,5 +536,4 @@ class ClassByClass(GibbsSweep):
             start = key, latents, group, finite
             key, latents, group, finite = jax.lax.fori_loop(0, state.sizes[index], update, start)
             coordinates.append(group)
-        moved = chain._replace(key=key, latents=latents, coordinates=flatten(coordinates))
-        return Step(moved, state, finite=finite)
+        return Step(chain._replace(key=key, latents=latents, coordinates=flatten(coordinates)), state, finite=finite)

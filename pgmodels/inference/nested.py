@@ -427,8 +427,7 @@ def variational_gaussian(approximation: Approximation) -> Approximation:
 def nested_marginals(result: NestedApproximation, X_new: np.ndarray, Phi: np.ndarray | None) -> GridDensity:
     """Nested variational marginals of a result's latents, or of predictors Φ f of them, at new inputs."""
     # 200 take about a second.
-    is_long = len(X_new) > 200
-    return Pinning(result.uncorrected).latents(X_new, Phi, "X_new", progress=None if is_long else False)
+    return Pinning(result.uncorrected).latents(X_new, Phi, "X_new", progress=None if len(X_new) > 200 else False)
 
 
 class Pinning:
@@ -518,8 +517,7 @@ class Pinning:
                     f"{int(mask.sum())} of {mask.size} {what} (first in row {row}) {fault}. Use gibbs for these.",
                     CorrectionWarning,
                 )
-        marginals = GridDensity(location.reshape(shape), scale.reshape(shape), log_density.reshape(*shape, -1))
-        return marginals[places]
+        return GridDensity(location.reshape(shape), scale.reshape(shape), log_density.reshape(*shape, -1))[places]
 
     def _log_densities(self, functionals: Functional) -> tuple[np.ndarray, np.ndarray]:
         """The log densities (k, grid) of functionals by as many nodes as each needs, and which of them need more."""

@@ -218,8 +218,7 @@ class GibbsKernel(MCMCKernel):
         keys = rng_key if several else rng_key[None]
         vector = run.target.ellipse.middle if run.is_sampled else as_array(run.unknowns.start())
         start = started_chains if is_compiled else start_chains
-        engine = start(run.target, run.schedule.moves, vector, keys)
-        state = self._state(engine, jnp.zeros(len(keys), int))
+        state = self._state(start(run.target, run.schedule.moves, vector, keys), jnp.zeros(len(keys), int))
         return state if several else _single(state)
 
     def sample(

@@ -187,8 +187,7 @@ def nearly_converged(
     if by is not None and by != objective:
         return nearly_converged(model, data, objective)[0], nearly_converged(model, data, by)[1]
     problem = variational_problem(model, data, objective, model.prior(data.X))
-    start = start_state(model, data, problem)
-    state = maximise(engine_of(objective).step, problem, start, NEAR, FEW_STEPS).state
+    state = maximise(engine_of(objective).step, problem, start_state(model, data, problem), NEAR, FEW_STEPS).state
     return float(state.elbo), precisions(objective, state.sites, problem.y, model.parameters)
 
 
@@ -284,8 +283,7 @@ def with_inputs(model: Model, inputs: Inputs) -> Model:
 
 def without_inputs(model: Model) -> Model:
     """The model without its inducing inputs, for compiled code that takes them as an argument."""
-    gps = [GP(gp.kernel, gp.mean, gp.size, gp.form.with_inputs(1)) for gp in model.gps]
-    return Model(model.likelihood, gps)
+    return Model(model.likelihood, [GP(gp.kernel, gp.mean, gp.size, gp.form.with_inputs(1)) for gp in model.gps])
 
 
 def is_automatic(model: Model) -> bool:

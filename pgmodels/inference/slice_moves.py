@@ -96,8 +96,7 @@ def slice_step(
     """A slice step on an ellipse of the t distribution (Neal 2003; Nishihara, Murray and Adams 2014)."""
     middle, law = ellipse.middle, EllipticalT(ellipse)
     normal_key, uniform_key = jax.random.split(key)
-    normals = jax.random.normal(normal_key, (2 * len(vector) + law.freedom,))
-    noise, others = jnp.split(normals, [len(vector)])
+    noise, others = jnp.split(jax.random.normal(normal_key, (2 * len(vector) + law.freedom,)), [len(vector)])
     uniforms = Uniforms.draw(uniform_key)
     width = law.draw_width(vector, others)
     height = uniforms.height_below(density + law.minus_log_density(vector))
@@ -246,8 +245,7 @@ class LikelihoodSlice(Move):
     def step(self, target: Target, settings: None, chain: Chain, state: tuple[()]) -> Step:
         entries = np.flatnonzero(target.unknowns.gps < 0)
         key, draw = jax.random.split(chain.key)
-        log_likelihood = partial(target.log_likelihood, chain.latents)
-        vector = _slice_entries(draw, target, chain.unknowns, entries, log_likelihood)
+        vector = _slice_entries(draw, target, chain.unknowns, entries, partial(target.log_likelihood, chain.latents))
         return Step(chain._replace(key=key, unknowns=vector), state)
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
@@ -433,8 +431,7 @@ class Hamiltonian(Move):
         def kick_and_turn(i: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
             x, p, first, _ = state
             density, gradient = _density_and_gradient(target, x)
-            at_end = (i == 0) | (i == leapfrogs)
-            p = p + jnp.where(at_end, 0.5, 1.0) * step * (gradient + x)
+            p = p + jnp.where((i == 0) | (i == leapfrogs), 0.5, 1.0) * step * (gradient + x)
             angle = jnp.where(i < leapfrogs, step, 0.0)
             x, p = x * jnp.cos(angle) + p * jnp.sin(angle), p * jnp.cos(angle) - x * jnp.sin(angle)
             return x, p, jnp.where(i == 0, density, first), density
@@ -447,8 +444,7 @@ class Hamiltonian(Move):
         accepted = height < probability
         vector, whitened = target.path.place(standard)
         moved = Chain(key, vector, latents_at(target, vector, whitened), whitened)
-        stayed = chain._replace(key=key)
-        return Step(jax.lax.cond(accepted, lambda: moved, lambda: stayed), state, probability)
+        return Step(jax.lax.cond(accepted, lambda: moved, lambda: chain._replace(key=key)), state, probability)
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:
         """Gradients of the posterior density in hyperparameters and latents."""

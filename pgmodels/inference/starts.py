@@ -337,8 +337,7 @@ def _levelled(model: Model, X: np.ndarray, level: ConstantFit) -> Model:
         squares = np.divide((h - w * float(mean.value)) ** 2, w, out=np.zeros_like(w), where=w > 0)
         amplitude = float(np.sum(squares) / np.sum(w)) if np.any(w > 0) else np.nan
         usable = np.isfinite(amplitude) and amplitude > 0 and now > 0
-        kernel = gp.kernel.scaled(amplitude / now) if usable else gp.kernel
-        gps.append(GP(kernel, mean, gp.size, gp.form))
+        gps.append(GP(gp.kernel.scaled(amplitude / now) if usable else gp.kernel, mean, gp.size, gp.form))
     free = {name: level.parameters[name] for name, p in model.likelihood.parameters.items() if p.is_free}
     return Model(model.likelihood.with_values(free), gps)
 
@@ -376,8 +375,7 @@ def _at_least(model: Model, reference: Model, X: np.ndarray) -> Model:
     gps = []
     for gp, other in zip(model.gps, reference.gps, strict=True):
         now, least = _mean_variance(gp.kernel, X), _mean_variance(other.kernel, X)
-        kernel = gp.kernel.scaled(least / now) if 0.0 < now < least else gp.kernel
-        gps.append(GP(kernel, gp.mean, gp.size, gp.form))
+        gps.append(GP(gp.kernel.scaled(least / now) if 0.0 < now < least else gp.kernel, gp.mean, gp.size, gp.form))
     return Model(model.likelihood, gps)
 
 

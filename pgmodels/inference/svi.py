@@ -434,8 +434,7 @@ def _in_memory(model: Model, run: _Run) -> Approximation:
     )
     if fitted.outcome.converged and not ascent.converged:
         warn_gaining(settings, float(ascent.trace[-1] - ascent.trace[-2]) if count else None)
-    converged = fitted.outcome.converged and ascent.converged
-    result = replace(result, converged=converged, fit=fitted.report)
+    result = replace(result, converged=fitted.outcome.converged and ascent.converged, fit=fitted.report)
     warn_narrow("svi", result)
     return result
 

@@ -603,8 +603,7 @@ def _means(
     def add(index: Array, total: PassStatistics) -> PassStatistics:
         bound, (batch, moments) = penalised_bound(problem, naturals, vector, rows.number(index))
         targets = problem.targets(batch, moments.mean, moments.variance)
-        statistics = PassStatistics(bound, targets, problem.inducing_loss(batch, moments))
-        return jax.tree.map(jnp.add, total, statistics)
+        return jax.tree.map(jnp.add, total, PassStatistics(bound, targets, problem.inducing_loss(batch, moments)))
 
     nothing = PassStatistics(jnp.zeros(()), jax.tree.map(jnp.zeros_like, naturals), jnp.zeros(2))
     return jax.tree.map(lambda leaf: leaf / count, jax.lax.fori_loop(0, count, add, nothing))

@@ -445,8 +445,7 @@ def first_state(problem: StochasticProblem, vector: Array, rows: DataBatch) -> S
 
     def gradient(rows: DataBatch) -> tuple[NaturalParameters, ...]:
         batch = problem.batch(vector, rows)
-        target = problem.targets(batch, *problem.moments(batch, naturals)[:2])
-        return jax.tree.map(jnp.subtract, target, naturals)
+        return jax.tree.map(jnp.subtract, problem.targets(batch, *problem.moments(batch, naturals)[:2]), naturals)
 
     gradients, count = jax.lax.map(gradient, rows), len(rows.X)
     averages = []

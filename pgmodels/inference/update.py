@@ -140,8 +140,7 @@ class _End:
             for latent in range(group.size):
                 # The prior of the latent's deviations after the rows before, and their means (n, d).
                 mean, covariance = (moments[first - 1, latent] for moments in posterior.scans.forward[:2])
-                before = posterior.prior.sorted_inputs[first - 1]
-                centre, chain, means = _steps(group, before, mean[:, 0], covariance)
+                centre, chain, means = _steps(group, posterior.prior.sorted_inputs[first - 1], mean[:, 0], covariance)
                 groups.append(replace(group, mean=centre, chain=chain, size=1))
                 self.means.append(means)
                 places.append(at)
@@ -438,8 +437,7 @@ class BatchResult(DoublePrecision, Sequence[Approximation]):
         state = state._replace(memory=empty_history(state.sites))
         first, trace = self._loops.first[number : number + 1], trace[number][: int(num_steps[number])]
         ascent = Ascent(state, np.concatenate([first[np.isfinite(first)], trace]), bool(converged[number]))
-        model = learned.with_values(values)
-        return finish(self._name, model, data, self._family.objective, ascent, self._tolerance)
+        return finish(self._name, learned.with_values(values), data, self._family.objective, ascent, self._tolerance)
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the latents at new inputs, (sets, m, latents) each.

@@ -103,8 +103,7 @@ def _sites_by_curvature(
     places = np.unique(np.linspace(0, size - 1, 8).astype(int))
     rises, (h, W) = jax.vmap(towards, out_axes=(0, None))(jnp.eye(size)[places])
     # The variance of the auxiliary variables lowers the curvature below the precision, below zero at outliers.
-    precision = W.at[:, places].set(jnp.clip(-rises.T, 0.0, W[:, places]))
-    return weighted(row_weights, h), weighted(row_weights, precision)
+    return weighted(row_weights, h), weighted(row_weights, W.at[:, places].set(jnp.clip(-rises.T, 0.0, W[:, places])))
 
 
 def warn_narrow(engine: str, approximation: GaussianResult) -> None:

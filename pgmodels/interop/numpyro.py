@@ -207,8 +207,7 @@ class Program:
         f = numpyro.deterministic("f", prior.latents(self.whitened(prior)))
         if observed is not None:
             num_columns = 1 if observed.ndim == 1 else observed.shape[1]
-            likelihood = FormulaDistribution(self.formula, f, model.parameters, num_columns)
-            numpyro.sample("y", likelihood, obs=observed)
+            numpyro.sample("y", FormulaDistribution(self.formula, f, model.parameters, num_columns), obs=observed)
         return f
 
     def whitened(self, prior: WhitenedPrior) -> list[Any]:

@@ -210,8 +210,7 @@ class Difference(OfColumns):
 
     def features(self, X: Float[Inputs, "n d"]) -> Float[Array, "n r"] | None:
         left, right = (self.kernel.features(item) for item in self._items(X))
-        has_levels = self.kernel.level_columns(len(self.left))
-        return None if left is None or right is None or has_levels else left - right
+        return None if left is None or right is None or self.kernel.level_columns(len(self.left)) else left - right
 
     def inputs(self, X: Float[Inputs, "n d"]) -> np.ndarray:
         return np.concatenate([np.asarray(item) for item in self._items(X)])

@@ -260,8 +260,7 @@ class White(OfVariance):
         return WhiteState(as_array(self.variance.value))
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
-        equal = squared_distance(as_array(X), as_array(Z)) == 0.0
-        return jnp.where(equal, as_array(self.variance.value), 0.0)
+        return jnp.where(squared_distance(as_array(X), as_array(Z)) == 0.0, as_array(self.variance.value), 0.0)
 
 
 @final

@@ -161,8 +161,7 @@ def with_predictor(likelihood: Likelihood, terms: int | Sequence[int], offset: b
         raise ValueError(
             f"terms must have a number for each of the {required} latents of {likelihood.name}; got {len(sizes)}."
         )
-    ends = np.cumsum(sizes)
-    sums = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    sums = [range(end - size, end) for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
     return summed(likelihood, sums, (0,) if offset else ())
 
 
@@ -308,8 +307,7 @@ class Switched:
         factors = []
         for output, likelihood in enumerate(self.likelihoods):
             values = {name: parameters[f"{name}_{output}"] for name in likelihood.parameters}
-            columns = likelihood.support(self.num_latents).num_columns
-            observed = y[0] if columns == 1 else _Observed(y)
+            observed = y[0] if likelihood.support(self.num_latents).num_columns == 1 else _Observed(y)
             # A power of 0 is 1 even if another output's factor is undefined; a product with 0 would be undefined.
             formula = _formula(likelihood, self.num_latents, self.kind)
             assert formula is not None

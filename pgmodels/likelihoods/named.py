@@ -199,8 +199,7 @@ def RobustMax(num_classes: int, error: Hyperparameter = 1e-3) -> Likelihood:
     """
     from numpyro.distributions.constraints import unit_interval
 
-    rate = Parameter(1e-3, constraint=unit_interval)
-    parameter = as_declared(error, rate, "error of RobustMax", positive=False)
+    parameter = as_declared(error, Parameter(1e-3, constraint=unit_interval), "error of RobustMax", positive=False)
     if not np.all((parameter.value > 0) & (parameter.value < 1)):
         raise ValueError(
             f"error of RobustMax must be above 0 and below 1; got {error!r}. At 0 or 1 an observation that contradicts "

@@ -135,8 +135,7 @@ class Sum(Expression):
 
     def scaled(self, env: Environment) -> Scaled:
         if self.difference is not None:
-            weight = self.difference.weight.scaled(env)
-            return product([weight, Scaled.of_log(_log_difference(self.difference, env))])
+            return product([self.difference.weight.scaled(env), Scaled.of_log(_log_difference(self.difference, env))])
         if self.complement is not None or not self.extreme:
             return Scaled.of(self.evaluate(env))
         return total([child.scaled(env) for child in self.children])

@@ -472,8 +472,7 @@ def expectations(
     listed, open_ended = conditional_pieces(likelihood, support, other_columns, n)
     items = Items(likelihood, f, other_columns, parameters or {})
     pieces = listed if open_ended is None else [*listed, open_ended]
-    every = np.arange(items.count)
-    mean, variance, mass = items.by_chunk(every, lambda rows: _moments(items, pieces, rows))
+    mean, variance, mass = items.by_chunk(np.arange(items.count), lambda rows: _moments(items, pieces, rows))
     missing = np.max(np.abs(1.0 - mass), initial=0.0)
     if missing > MISSING:
         warn(

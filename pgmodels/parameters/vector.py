@@ -59,8 +59,7 @@ def parameter_names(model: "Model") -> dict[int, str]:
 
 def _locations(model: "Model") -> dict[int, _Location]:
     paths, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=is_parameter)
-    ends = accumulate(gp.size for gp in model.gps)
-    spans = [(end - gp.size, end) for gp, end in zip(model.gps, ends, strict=True)]
+    spans = [(end - gp.size, end) for gp, end in zip(model.gps, accumulate(gp.size for gp in model.gps), strict=True)]
     prefixes = [f"f[{low}]." if high == low + 1 else f"f[{low}:{high}]." for low, high in spans]
     prefixes = prefixes if len(model.gps) > 1 else [""]
     components: dict[tuple[str, str], list[str]] = {}

@@ -307,8 +307,7 @@ def _draw(
         axes.tick_params(labelbottom=True)
     for axes in shown[::columns]:
         axes.set_ylabel("x[1]")
-    label = "predictive mean of y" if classes is None else "predictive probability"
-    figure.colorbar(contours, ax=shown, label=label)
+    figure.colorbar(contours, ax=shown, label="predictive mean of y" if classes is None else "predictive probability")
     handles = _legend(classes, len(maps), top)
     if len(pivots):
         handles[name] = Line2D([], [], linestyle="", color="black", marker="x", markersize=4)

@@ -68,8 +68,7 @@ def plot_skewness(results: Results) -> Figure:
         if draws is None:
             skewness = result.marginals.skewness
         else:
-            third = np.mean((draws.latents - result.mean) ** 3, axis=(0, 1))
-            skewness = in_units_of(result.variance**1.5, third)
+            skewness = in_units_of(result.variance**1.5, np.mean((draws.latents - result.mean) ** 3, axis=(0, 1)))
         for column, axes in enumerate(grid):
             at = np.repeat(result.X[:, column], skewness.shape[1])
             axes.plot(
@@ -81,8 +80,7 @@ def plot_skewness(results: Results) -> Figure:
         open_axes(axes, xlabel=f"column {column} of X" if X.shape[1] > 1 else "X")
     grid[0].set_ylabel("skewness")
     notes = [f"The first {count} of {X.shape[1]} columns."] if count < X.shape[1] else []
-    handles = [grid[0].lines[number] for number in range(len(by_label))]
-    legend_below(figure, handles, [*map(literal, by_label)], notes)
+    legend_below(figure, [grid[0].lines[number] for number in range(len(by_label))], [*map(literal, by_label)], notes)
     return figure
 
 
@@ -242,8 +240,7 @@ def _densities(
         elif result.variance[row, latent] > 0:
             mean, deviation = result.mean[row, latent], np.sqrt(result.variance[row, latent])
             x = mean + deviation * np.linspace(-4.0, 4.0, 201)
-            curve = result.marginals[row, latent].pdf(x)
-            axes.plot(x, curve, **look.of_line, linewidth=1.8, label=label)
+            axes.plot(x, result.marginals[row, latent].pdf(x), **look.of_line, linewidth=1.8, label=label)
             ends += [x[0], x[-1]]
     name = f"row {row}" if draws.model.num_latents == 1 else f"row {row}, latent {latent}"
     symbol = "f" if draws.model.num_latents == 1 else f"f[{latent}]"
@@ -354,8 +351,7 @@ def _histogram(axes: Axes, vsbc: Calibration, latent: int, num_bins: int = 10) -
         edges, np.append(low, low[-1]), np.append(high, high[-1]), step="post", color="0.3", alpha=0.3, linewidth=0
     )
     axes.axhline(1.0 / num_bins, color="black", linewidth=0.9, linestyle="--")
-    several = vsbc.z.shape[2] > 1
-    name = f"Simulated data, latent {latent}" if several else "Simulated data"
+    name = f"Simulated data, latent {latent}" if vsbc.z.shape[2] > 1 else "Simulated data"
     open_axes(axes, title=name, xlabel="p = P(f* < f) under q; grey: 99 % for an exact q", ylabel="share", xlim=(0, 1))
     axes.set_ylim(bottom=0.0)
 

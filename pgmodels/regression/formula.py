@@ -238,8 +238,7 @@ def formula(
     if chosen.classes is not None and len(parsed) > 1:
         raise ValueError("formula: the classes of family 'categorical' have the same terms; give one formula.")
     seen = y[observed], counts[observed]
-    settings = FamilyArguments(scale, unused, response, num_levels, *seen, is_precise, parsed)
-    made = chosen.make(settings)
+    made = chosen.make(FamilyArguments(scale, unused, response, num_levels, *seen, is_precise, parsed))
     first = PredictorStart(scale, level, not chosen.is_ordered)
     likelihood, by_number, latents, starts = NamedLatents.of(made, chosen, parsed, first)
     predictors = [
@@ -413,8 +412,7 @@ class Regression(DoublePrecision):
             )
         if np.isnan(self.y).any():
             options = {"missing": "predict"} | options
-        result = engine(self.model, self.X, self.y, weights=self.weights, **options)
-        return RegressionResult(self, result)
+        return RegressionResult(self, engine(self.model, self.X, self.y, weights=self.weights, **options))
 
     def __repr__(self) -> str:
         lines = [f"Regression {'; '.join(self.formula)}", f"  {len(self.X)} rows, {self.model.likelihood!r}"]
@@ -599,8 +597,7 @@ def _require_proper(regression: Regression, number: int) -> None:
             f"priors: that of {listed[0]} is flat, and the classes of {regression.family!r} have the same terms, which "
             "such priors do not tell apart: give it dist.Normal(mean, sd)."
         )
-    y = regression.y.reshape(len(regression.X), -1)
-    observed = ~np.isnan(y).any(axis=1)
+    observed = ~np.isnan(regression.y.reshape(len(regression.X), -1)).any(axis=1)
     above, below = _tails(regression, number, observed)
     X = regression.X[observed][:, regression.blocks[number]][:, flat]
     rows = above | below

@@ -290,8 +290,7 @@ class _Terms:
                         raise ValueError(
                             f"formula: in {text}, a product is of two of {', '.join(PROCESSES)}, without by."
                         )
-                arguments = (*parts[0].arguments, *parts[1].arguments)
-                first = _Sum({}, [TermCall(":", arguments, {"parts": parts}, text)])
+                first = _Sum({}, [TermCall(":", (*parts[0].arguments, *parts[1].arguments), {"parts": parts}, text)])
                 continue
             self._check_factors(first, second, self._since(start))
             first = _Sum(self._crossed(first.products, second.products), [])
@@ -390,8 +389,7 @@ class _Terms:
         if self._next.text == ")":
             self._take()
             # The intercept is that of the whole formula.
-            products = {key: product for key, product in effects.products.items() if key}
-            return effects._replace(products=products)
+            return effects._replace(products={key: product for key, product in effects.products.items() if key})
         bar = self._take().text
         if bar not in ("|", "||"):
             self.place -= 1
@@ -551,6 +549,5 @@ def read_response(text: str) -> Observed:
         options = {"type": _option(named["type"], text)} if "type" in named else {}
         return Observed(node.func.id, tuple(expression(one) for one in arguments), None, options, text)
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-        level = _option(node.slice, text)
-        return Observed("column", (expression(node.value),), level, {}, text)
+        return Observed("column", (expression(node.value),), _option(node.slice, text), {}, text)
     return Observed("column", (expression(node),), None, {}, text)

@@ -241,8 +241,7 @@ class FamilyArguments(NamedTuple):
     def positive(self, name: str, start: float | np.ndarray, prior: dist.Distribution | None = None) -> Any:
         """A positive parameter: as in the priors, or with a prior, by default log-normal about the start value."""
         # Of the logarithm 95 % are within a factor of 350.
-        default = dist.LogNormal(np.log(start), 3.0) if prior is None else prior
-        chosen = self.priors.pop(name, default)
+        chosen = self.priors.pop(name, dist.LogNormal(np.log(start), 3.0) if prior is None else prior)
         return Parameter(start, positive=True, prior=chosen) if isinstance(chosen, dist.Distribution) else chosen
 
     def real(self, name: str, start: float, prior: dist.Distribution) -> Any:
@@ -867,8 +866,7 @@ class NamedLatents(NamedTuple):
                 start = float(likelihood.parameters[name].value) - lows[name]
                 if start <= 0.0:
                     raise ValueError(f"family: {name} of {likelihood.name} must start above 1 if {key} has a formula.")
-                level = math.log(start)
-                names, starts = [*names, str(key)], [*starts, PredictorStart(1.0, level)]
+                names, starts = [*names, str(key)], [*starts, PredictorStart(1.0, math.log(start))]
             if not isinstance(number, int) or number >= size + len(lows) or number in by_number:
                 others = [key for key, name in _PARAMETERS.items() if is_positive.get(name)]
                 there_are = [f"f[{number}]" for number in range(size)] + [*family.latents, *is_positive, *others]

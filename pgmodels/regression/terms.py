@@ -937,8 +937,7 @@ def with_chain(terms: list[FormulaTerm], frame: pd.DataFrame, min_values: int = 
     if any(term.form == Markov() for term in terms) or max(counts, default=0) < min_values:
         return terms
     chosen = places[int(np.argmax(counts))]
-    chain = terms[chosen]._replace(form=Markov(), kernel=kernels[chosen])
-    return [*terms[:chosen], chain, *terms[chosen + 1 :]]
+    return [*terms[:chosen], terms[chosen]._replace(form=Markov(), kernel=kernels[chosen]), *terms[chosen + 1 :]]
 
 
 def _covariance(call: TermCall, context: Mapping[str, Any], priors: dict[str, Any]) -> Any:

@@ -238,8 +238,7 @@ _CORRECTED = {
 def result_text(result: BaseResult) -> str:
     """Return a result in one paragraph of at most 100 columns."""
     facts = [f"{name} {value}" for name, value in result_facts(result)[2:]]
-    text = f"{_heading(result)}, {_size(result)}: {'; '.join(facts)}."
-    return textwrap.fill(text, WIDTH, break_on_hyphens=False)
+    return textwrap.fill(f"{_heading(result)}, {_size(result)}: {'; '.join(facts)}.", WIDTH, break_on_hyphens=False)
 
 
 def result_status(result: Any) -> str:
