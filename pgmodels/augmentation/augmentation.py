@@ -229,8 +229,7 @@ class Augmentation(FormulaObjective):
         """Draw the auxiliaries of a block, given all latents and ``known`` auxiliaries; return values by name."""
         values = {**parameters, **known}
         drawn = {}
-        keys = jax.random.split(key, len(self.rules))
-        for rule, rule_key in zip(self.rules, keys, strict=True):
+        for rule, rule_key in zip(self.rules, jax.random.split(key, len(self.rules)), strict=True):
             if rule.auxiliary is None or rule.law is None or rule.auxiliary.name in known:
                 continue
             if self._active(rule, block):

@@ -578,9 +578,8 @@ def _wrap(line: str) -> list[str]:
     lines = [line]
     for depth in range(1, 10):
         if max(map(len, lines)) > width:
-            glued = _glued(line, depth)
             lines = textwrap.wrap(
-                glued, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+                _glued(line, depth), width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
             )
     return [each.replace("\u00a0", " ") for each in lines]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 from pgmodels.augmentation.predictors import (
     ONE,
@@ -386,7 +386,11 @@ def read_event(formula: Expression, num_latents: int, objective: type[Bound]) ->
     formula, predictors = rewrite_if_fewer(formula, num_latents)
     size = num_latents if predictors is None else len(predictors.rows)
     # An event within the argument of another event leaves the outer one without an affine argument.
-    nodes = {node.key: node for node in subexpressions(formula) if _is_event(node)}
+    nodes: dict[Any, Largest | Call] = {
+        node.key: node
+        for node in subexpressions(formula)
+        if not node.latent_free and (isinstance(node, Largest) or (isinstance(node, Call) and node.name in _NOISE))
+    }
     if len(nodes) != 1:
         return None
     ((key, node),) = nodes.items()
@@ -395,11 +399,6 @@ def read_event(formula: Expression, num_latents: int, objective: type[Bound]) ->
         return None
     if_so, if_not = (substitute(formula, {key: Constant(value)}) for value in (1.0, 0.0))
     return objective(event, if_so, if_not, size, predictors)
-
-
-def _is_event(node: Expression) -> TypeGuard[Largest | Call]:
-    is_call = isinstance(node, Call) and node.name in _NOISE
-    return not node.latent_free and (is_call or isinstance(node, Largest))
 
 
 def _event(node: Largest | Call, size: int) -> Event | None:

@@ -414,8 +414,7 @@ class PrintedForm:
         if predictors is not None:
             f = self.case.rng.normal(size=(len(self.case.y), predictors.num_latents))
             z = np.einsum("ipl,il->ip", predictors.matrix(self.case.y, self.case.parameters), f)
-            definitions = split(self.lines[""][1][1:], ",")
-            for line, value in zip(definitions, z.T, strict=True):
+            for line, value in zip(split(self.lines[""][1][1:], ","), z.T, strict=True):
                 with self.reading(line):
                     self.compare(line, self.value(self.reader.including(f=f), split(line, "=")[1]), value[:, None])
 

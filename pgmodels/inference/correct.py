@@ -84,8 +84,7 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
             f"fit(..., objective='augmented'); got the objective {approximation.objective!r}. Use the default, "
             "method='linear_response'."
         )
-    augmentation = model.augmentation
-    if len(augmentation.blocks) > 1:
+    if len(model.augmentation.blocks) > 1:
         raise ValueError(
             f"correct: in {model.likelihood.name} two latents of one datum multiply, so the local bound generates the "
             "moments of one block only and the second-order formula does not hold. Use the default, "
@@ -243,11 +242,10 @@ def _corrected(
     variance = corrected.variance
     beyond = variance > (1.0 + corrected.relative_error) * prior
     # Few of all, and just above: under a likelihood that is not log-concave these may be right.
-    is_tolerable = np.sum(beyond) <= 0.01 * beyond.size and np.all(variance[beyond] <= 1.1 * prior[beyond])
     if (
         tolerates_few
         and beyond.any()
-        and is_tolerable
+        and (np.sum(beyond) <= 0.01 * beyond.size and np.all(variance[beyond] <= 1.1 * prior[beyond]))
         and not _is_concave_at(approximation.model, approximation.y, approximation.predictor_moments)
     ):
         row, latent = (int(place) for place in np.argwhere(beyond)[0])

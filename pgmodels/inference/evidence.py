@@ -209,8 +209,7 @@ def weigh_blocks(approximation: GaussianResult, num_draws: int, seed: int) -> Bl
     """
     q = approximation.uncorrected
     prior, n, layout = q.posterior.prior, len(q.y), layout_along(q.posterior.prior, q.posterior.is_coupled)
-    is_long = n >= 1000
-    if not is_long or layout is None:
+    if not (n >= 1000) or layout is None:
         return None
     y, row_weights = q.data.padded(prior.num_rows)
     # At most a hundred blocks, evenly spread over the series.

@@ -35,7 +35,6 @@ from pgmodels.inference.search import (
     Maximum,
     Near,
     SearchBar,
-    check_moving,
     inverse_hessian_at,
     learn,
     move_inputs,
@@ -318,8 +317,11 @@ def fit(
     model, data = require_model(model).prepare(X, y, weights, missing)
     check_objective(objective, auto=True)
     check_scheme(scheme, num_starts)
-    if train_inducing:
-        check_moving(model)
+    if train_inducing and not any(gp.form.num_inputs for gp in model.gps):
+        raise ValueError(
+            "train_inducing=True needs inducing inputs; no GP of the model has any. Give a form, as in pgm.GP(kernel, "
+            "form=pgm.Inducing(100)), or leave train_inducing out."
+        )
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
     check_callback(callback)

@@ -258,12 +258,11 @@ class Hybrid(Scheme):
             self.bar.step(self.bound, point)
 
         deviations = np.asarray(prior_deviations(self.bound.family, as_array(first.vector), first.points))
-        free = np.full((2, 2 * local.mean.size), [[-np.inf], [np.inf]])
         search = Search(
             evaluate,
             joined(first.vector, local),
             np.concatenate([self.units, np.ravel(deviations), np.ones(local.mean.size)]),
-            np.concatenate([self.box, free], axis=1),
+            np.concatenate([self.box, np.full((2, 2 * local.mean.size), [[-np.inf], [np.inf]])], axis=1),
             report,
         )
         self._check_start(-np.inf if search.best is None else -search.best.value)

@@ -23,6 +23,7 @@ from pgmodels.inference.gibbs_schedule import (
     BLOCKS,
     CHUNK,
     PILOT,
+    SCHEMES,
     Keep,
     Moments,
     Record,
@@ -34,7 +35,6 @@ from pgmodels.inference.gibbs_schedule import (
     pilot_schedule,
     renew_surrogates,
     run_chunk,
-    scheme_of,
     start_chains,
     tune,
 )
@@ -278,7 +278,6 @@ class GibbsRun(Picklable):
         latents = records.latents
         if latents is not None and keep.what == "all":
             latents = latents[:, :, :count]
-        moments = None if keep.what == "all" else self.moments.pooled(count)
         return Draws(
             model=model,
             **self.data._asdict(),
@@ -288,7 +287,7 @@ class GibbsRun(Picklable):
             hyperparameters=hyperparameters,
             stored_latents=latents,
             rows=np.array(keep.rows) if keep.what == "rows" else None,
-            moments=moments,
+            moments=None if keep.what == "all" else self.moments.pooled(count),
             tuning=self.schedule.as_dict(),
             run=self,
             num_warmup=self.settings.num_warmup,
@@ -392,9 +391,8 @@ def _largest_precision(fit: Fit) -> float:
 
 def _has_gradient(target: Target, prior: PriorCollection, vector: Array) -> bool:
     """Whether the posterior density can be differentiated: a user's kernel may have no reverse mode."""
-    whitened = jnp.zeros(sum(prior.ranks))
     try:
-        jax.eval_shape(jax.grad(target.log_joint, argnums=(0, 1)), vector, whitened)
+        jax.eval_shape(jax.grad(target.log_joint, argnums=(0, 1)), vector, jnp.zeros(sum(prior.ranks)))
     except (NotImplementedError, TypeError, ValueError):
         return False
     return True
@@ -610,7 +608,9 @@ def gibbs(
     """
     start = time.perf_counter()
     model, data = require_model(model).prepare(X, y, weights, missing)
-    chosen = scheme_of(scheme)
+    if not isinstance(scheme, str) or scheme not in SCHEMES:
+        raise ValueError(f"scheme must be one of {', '.join(map(repr, SCHEMES))}; got {scheme!r}.")
+    chosen = SCHEMES[scheme]
     chosen.check(model, data)
     check_sizes(num_samples, num_warmup, num_chains)
     settings = Settings(num_warmup, num_chains, as_key(seed), Keep.read(keep, len(data.X)))

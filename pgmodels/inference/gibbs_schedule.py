@@ -550,10 +550,3 @@ SCHEMES: dict[str, Scheme] = {
         OneVersusRestScheme("one_vs_rest", (ClassByClass(),)),
     )
 }
-
-
-def scheme_of(name: str) -> Scheme:
-    """The scheme of a name. Raises ValueError for an unknown one."""
-    if not isinstance(name, str) or name not in SCHEMES:
-        raise ValueError(f"scheme must be one of {', '.join(map(repr, SCHEMES))}; got {name!r}.")
-    return SCHEMES[name]

@@ -380,9 +380,8 @@ class _Integration:
         prior = model.prior(self.data.X, traced=True) if dense else model.prior(self.data.X)
         problem = variational_problem(model, self.data, self.family.objective, prior)
         warn_inaccurate(problem.prior, largest_precision(problem, self.points[0].sites))
-        n = len(self.data.y)
         means, covariances, potentials, precisions = (
-            np.stack([np.asarray(part)[:n] for part in arrays])
+            np.stack([np.asarray(part)[: len(self.data.y)] for part in arrays])
             for arrays in zip(*((point.mean, point.covariance, *point.sites) for point in points), strict=True)
         )
         return IntegratedApproximation(

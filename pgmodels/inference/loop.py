@@ -190,8 +190,7 @@ def run_block(
         change = jnp.maximum(jnp.abs(moved.elbo - carry.state.elbo), getattr(moved, "missed", 0.0))
         # Relative tolerance, or the bound's rounding error.
         enough = jnp.maximum(tolerance * jnp.maximum(1.0, jnp.abs(moved.elbo)), moved.rounding)
-        trace = carry.trace.at[carry.num_steps].set(moved.elbo)
-        return LoopState(moved, trace, carry.num_steps + 1, change <= enough)
+        return LoopState(moved, carry.trace.at[carry.num_steps].set(moved.elbo), carry.num_steps + 1, change <= enough)
 
     empty = LoopState(state, jnp.zeros(length), jnp.zeros((), int), jnp.zeros((), bool))
     if problem.objective.has_fixed_sites:

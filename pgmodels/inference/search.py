@@ -239,7 +239,12 @@ def multistart(
     elbos = {name: -np.inf if point is None else -point.value for name, point in points.items()}
     # Lower ends of the bounds' rounding intervals.
     least = {name: -np.inf if point is None else -point.value - point.rounding for name, point in points.items()}
-    tried = _leading(initial, least, limits.num_starts)
+    # Steps are made from the starts with the largest bounds: the best of each kind, then the best others.
+    ranked = sorted(least, key=lambda name: least[name] if np.isfinite(least[name]) else -np.inf, reverse=True)
+    leaders = [name for i, name in enumerate(ranked) if all(initial[n].kind != initial[name].kind for n in ranked[:i])]
+    count = len(leaders) if limits.num_starts is None else limits.num_starts
+    first, *others = (leaders + [name for name in ranked if name not in leaders])[:count]
+    tried = [first, *(name for name in others if np.isfinite(least[name]))]
     check_start(elbos[tried[0]])
     searches = {
         name: BoundSearch(bounds[name], box, limits, bar, steps(bounds[name].learnable, data.X), point)
@@ -316,14 +321,6 @@ def _expected_curvatures(bound: MarginalBound) -> np.ndarray | None:
 def is_mixed(model: Model, X: np.ndarray) -> bool:
     """Whether all latents are coefficients or levels."""
     return all(gp.form.is_exact(gp.kernel, X) for gp in model.gps)
-
-
-def _leading(initial: dict[str, Start], elbos: dict[str, float], count: int | None) -> list[str]:
-    """The starts to make steps from, largest bound first: the best of each kind, then the best others."""
-    ranked = sorted(elbos, key=lambda name: elbos[name] if np.isfinite(elbos[name]) else -np.inf, reverse=True)
-    leaders = [name for i, name in enumerate(ranked) if all(initial[n].kind != initial[name].kind for n in ranked[:i])]
-    chosen = (leaders + [name for name in ranked if name not in leaders])[: len(leaders) if count is None else count]
-    return [chosen[0], *(name for name in chosen[1:] if np.isfinite(elbos[name]))]
 
 
 def warm_start(
@@ -424,15 +421,6 @@ def names_of(learnable: ParameterVector) -> list[str]:
 
 
 # Learning inducing inputs by gradient, together with the hyperparameters.
-
-
-def check_moving(model: Model) -> None:
-    """Raise ValueError if a model has no inducing inputs to learn."""
-    if not any(gp.form.num_inputs for gp in model.gps):
-        raise ValueError(
-            "train_inducing=True needs inducing inputs; no GP of the model has any. Give a form, as in pgm.GP(kernel, "
-            "form=pgm.Inducing(100)), or leave train_inducing out."
-        )
 
 
 def move_inputs(maximum: Maximum, limits: Limits, bar: SearchBar) -> Maximum:

@@ -169,8 +169,7 @@ def inputs_for_steps(model: Model, run: _Run) -> Inputs:
                 model, few.X, few.y, weights=few.weights, objective=objective, correct=False, seed=seed, progress=False
             ).model
         pairs = zip(model.gps, fitted.gps, strict=True)
-        gps = [GP(learned.kernel, learned.mean, gp.size, gp.form) for gp, learned in pairs]
-        model = Model(fitted.likelihood, gps)
+        model = Model(fitted.likelihood, [GP(learned.kernel, learned.mean, gp.size, gp.form) for gp, learned in pairs])
     rows = np.sort(order[:20_000])
     check_memory(model, sample.X[rows])
 
@@ -422,8 +421,13 @@ def _in_memory(model: Model, run: _Run) -> Approximation:
     fitted = _learned(model, prior, inputs, run)
     if problem is None:
         problem = problem_of(fitted.model, data, objective=objective_of(fitted.model, run.objective))
+    stochastic, q, rows = fitted.stochastic, fitted.outcome, problem.prior.num_rows
+    length = min(rows, chunk_length(sum(group.rank * group.size for group in stochastic.prior.groups)))
+    padded = (pad_rows(part, -(-rows // length) * length) for part in (data.X, data.y))
+    chunks = tuple(as_array(part.reshape(-1, length, *part.shape[1:])) for part in padded)
+    start = _start(problem, stochastic, q.naturals, q.vector, chunks)
     # The first bound converts the absolute limit to a relative tolerance.
-    first = maximise(CAVI.step, problem, _start_at_q(problem, fitted, data), 0.0, 0)
+    first = maximise(CAVI.step, problem, start, 0.0, 0)
     size = max(1.0, abs(float(first.state.elbo)))
     limit = settings.max_gain(run.source.num_rows, size) / size
     count = settings.remaining_epochs(len(fitted.outcome.trace))
@@ -539,15 +543,6 @@ def _terms(model: Model, prior: PriorCollection, objective: Choice) -> tuple[Obj
             f"inducing inputs in all; got {sum(prior.ranks)}. Choose fewer, or objective='augmented'."
         )
     return terms, coupled
-
-
-def _start_at_q(problem: Problem, fitted: _Fitted, data: Data) -> CaviState:
-    stochastic, q = fitted.stochastic, fitted.outcome
-    size, width = problem.prior.num_rows, sum(group.rank * group.size for group in stochastic.prior.groups)
-    length = min(size, chunk_length(width))
-    padded = (pad_rows(part, -(-size // length) * length) for part in (data.X, data.y))
-    X, y = (as_array(part.reshape(-1, length, *part.shape[1:])) for part in padded)
-    return _start(problem, stochastic, q.naturals, q.vector, (X, y))
 
 
 def _decay(rate: object, objective: Objective) -> tuple[float, float] | None:

@@ -562,8 +562,7 @@ def _stacks(source: Source, settings: Settings) -> Iterator[tuple[DataBatch, int
 
     most = min(settings.window, settings.batches)
     for batch in in_order(source.rows, source.scaling, source.num_rows, settings.batch_size):
-        is_rest = len(batch[1]) < settings.batch_size
-        if len(several) == most or (several and is_rest):
+        if len(several) == most or (several and (len(batch[1]) < settings.batch_size)):
             yield stacked(most)
             several = []
         several.append(batch)

@@ -255,8 +255,7 @@ class Kernel(Module):
 
         A kernel of selected columns uses the distance in these columns. ``covering`` sets limits of None.
         """
-        parameters = jax.tree.leaves(self, is_leaf=is_parameter)
-        if not any(is_parameter(p) and p.value is None for p in parameters):
+        if not any(is_parameter(p) and p.value is None for p in jax.tree.leaves(self, is_leaf=is_parameter)):
             return self
         inner = covering(self, X).map_components(lambda kernel, inputs: kernel.resolve(inputs), X)
         return _filled(inner, lambda: median_distance(X))

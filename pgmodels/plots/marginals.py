@@ -130,10 +130,9 @@ def plot_marginals(comparison: Comparison) -> Figure:
     for axes, panel in zip(grid, shown, strict=True):
         _scatter(axes, panel, reference, looks)
     points = [Line2D([], [], **looks[label].of_points, markersize=5) for label in comparison.others]
-    diagonal = Line2D([], [], color="0.4", linewidth=0.9, linestyle="--")
     legend_below(
         figure,
-        [*points, diagonal, Patch(color=_GREY)],
+        [*points, Line2D([], [], color="0.4", linewidth=0.9, linestyle="--"), Patch(color=_GREY)],
         [*map(literal, comparison.others), "equal", f"±2 Monte-Carlo standard errors of {literal(reference)}"],
     )
     return settle(figure)

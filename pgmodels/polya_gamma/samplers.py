@@ -70,7 +70,11 @@ def sample(generator: np.random.Generator, b: np.ndarray, c: np.ndarray) -> Floa
             devroye_units[lanes], 2 * z[lanes], method="devroye", disable_checks=True, random_state=generator
         )
     lanes = np.flatnonzero((b > devroye_units) & ~transformed)
-    draws[lanes] += _by_pieces(generator, (b - devroye_units)[lanes], z[lanes]) / 4
+    # A sum of k draws of J*(h/k, z), each accepted with probability >= 1/e.
+    h, tilt = (b - devroye_units)[lanes], z[lanes]
+    count = np.maximum(np.ceil(_rejections(h, tilt)), 1).astype(int)
+    parts = _by_rejection(generator, np.repeat(h / count, count), np.repeat(tilt, count))
+    draws[lanes] += np.bincount(np.repeat(np.arange(h.size), count), parts, h.size) / 4
     variance = sizes / 16 * relative_variance_at_square(tilts**2)
     draws[large] = sizes / 4 * relative_mean(tilts) + np.sqrt(variance) * generator.standard_normal(sizes.size)
     return draws.reshape(shape)
@@ -96,13 +100,6 @@ def _by_tangents(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -
         draws[lanes[accepted]] = (lane_bounds.mean + y)[accepted]
         lanes = lanes[~accepted]
     return draws
-
-
-def _by_pieces(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Draw exactly from J*(h, z): the sum of k draws of J*(h/k, z), each accepted with probability >= 1/e."""
-    pieces = np.maximum(np.ceil(_rejections(h, z)), 1).astype(int)
-    draws = _by_rejection(generator, np.repeat(h / pieces, pieces), np.repeat(z, pieces))
-    return np.bincount(np.repeat(np.arange(h.size), pieces), draws, h.size)
 
 
 def _by_rejection(generator: np.random.Generator, h: np.ndarray, z: np.ndarray) -> np.ndarray:

@@ -244,8 +244,7 @@ class _Terms:
                 raise ValueError(f"formula: the term {text.lstrip('-+ ')} cannot be subtracted; leave it out.")
             # 0 is the same as -1.
             if is_minus != (term.number is not None and float(term.number) == 0.0):
-                absent = [product for key, product in products.items() if key and key not in total.products]
-                if absent:
+                if [product for key, product in products.items() if key and key not in total.products]:
                     raise ValueError(
                         f"formula: {text} leaves out a term that is not there. Write a difference of columns in I(), "
                         "as in I(x - z)."

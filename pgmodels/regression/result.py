@@ -764,16 +764,12 @@ def _rows(
             if term.is_group and isinstance(factor, Levels) and not set(factor.factors) <= {*by, changed}:
                 left_out.add(number)
         (X, frame), counts = regression.read(grid), None
-    return NewRows(_without_lines(regression, X, left_out), frame, tuple(left_out), by, counts)
-
-
-def _without_lines(regression: "Regression", X: np.ndarray, left_out: Collection[int]) -> np.ndarray:
-    """Inputs at which the lines of smooths that are left out are at their means."""
+    # The lines of smooths that are left out are at their means.
     X = X.copy()
     for number in left_out:
         for line in _lines_of(regression, number):
             X[:, np.array(regression.blocks[line])[list(regression.terms[number].lines)]] = 0.0
-    return X
+    return NewRows(X, frame, tuple(left_out), by, counts)
 
 
 def _number(regression: "Regression", term: str) -> int:

@@ -10,7 +10,8 @@ from scipy.special import expit, logsumexp
 
 import pgmodels as pgm
 from pgmodels.inference.gibbs import SamplingError, gibbs
-from pgmodels.inference.gibbs_schedule import run_chunk, scheme_of
+from pgmodels.inference.gibbs_schedule import SCHEMES as OF_NAME
+from pgmodels.inference.gibbs_schedule import run_chunk
 from pgmodels.inference.surrogates import fit_surrogate, fitting_problem, surrogate_of
 from pgmodels.kernels.stationary import RBF, Matern12
 from pgmodels.model import GP, Data, Model, with_powers
@@ -384,7 +385,7 @@ def test_a_site_of_a_class_has_the_gradient_of_the_log_density_on_average():
     with jax.enable_x64(True):
         f = jnp.array([[0.7, -1.2, 2.5], [3.0, 0.1, -0.4]])
         y = jnp.array([[2.0, 0.6], [0.0, 2.5]])
-        objective = scheme_of("one_vs_rest").objective(weighted())
+        objective = OF_NAME["one_vs_rest"].objective(weighted())
         gradient = jax.grad(lambda f: jnp.sum(objective.log_density(y, f, {})))(f)
         keys = jax.random.split(jax.random.key(0), 4000)
         draw = jax.jit(jax.vmap(lambda key, latent: objective.draw_site(key, f, y, latent), (0, None)))

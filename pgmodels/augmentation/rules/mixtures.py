@@ -195,8 +195,7 @@ class PoissonRule(Rule):
             # exp(R σ(z)) = exp(R) exp(-R σ(-z))
             constant = multiply(-1.0, rate.constant)
             deriver.require(constant, "nonnegative", words("the rate in"), formula)
-            rule = cls(deriver.name("k"), predictor.negated(), Quadratic(constant, ()), parent)
-            return rule, over_latents(constant)
+            return cls(deriver.name("k"), predictor.negated(), Quadratic(constant, ()), parent), over_latents(constant)
         if rate.expression.is_vector and not predictor.is_vector and rate.squares:
             raise deriver.no_rule(formula, "a rate with one value a datum")
         deriver.require_quadratic(rate, formula)

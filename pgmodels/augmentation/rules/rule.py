@@ -167,7 +167,12 @@ class SelectionRule(Rewriting):
         base = factor.base
         if not isinstance(base, Sum):
             return None
-        cases = [_case(child) for child in base.children]
+        # Each term is an indicator of a value, or 1, times the remaining factors.
+        cases: list[tuple[Expression, Expression]] = []
+        for child in base.children:
+            factors = factors_of(child)
+            indicator = next((factor for factor in factors if value_of(factor) is not None), ONE)
+            cases.append((indicator, multiply(*(factor for factor in factors if factor is not indicator))))
         indicators = [indicator for indicator, _ in cases]
         if not exclusive(indicators):
             return None
@@ -179,13 +184,6 @@ class SelectionRule(Rewriting):
             for indicator, part in cases
             for inner in factorise(part, deriver.size)
         )
-
-
-def _case(term: Expression) -> tuple[Expression, Expression]:
-    """Split a term into an indicator of a value, or 1, and the remaining factors."""
-    factors = factors_of(term)
-    indicator = next((factor for factor in factors if value_of(factor) is not None), ONE)
-    return indicator, multiply(*(factor for factor in factors if factor is not indicator))
 
 
 def value_of(indicator: Expression) -> float | None:
