@@ -252,14 +252,13 @@ class Augmentation(FormulaObjective):
         self, auxiliaries: Mapping[str, Array], f: Array, y: Array, parameters: Parameters, block: int = 0
     ) -> tuple[Array, Array]:
         """Return the sites of a block of latents given the auxiliaries, shapes (n, latents)."""
-        env = Environment(y, f, {**parameters, **auxiliaries})
         terms: list[SiteTerm] = []
         for rule in self.rules:
             if self._active(rule, block):
                 terms += rule.sites()
             if set(rule.coupled) & set(self.blocks[block]):
                 terms += rule.coupled_sites()
-        return evaluate_sites(tuple(terms), env)
+        return evaluate_sites(tuple(terms), Environment(y, f, {**parameters, **auxiliaries}))
 
     def draw_auxiliaries(
         self, key: Array, f: Array, y: Array, parameters: Parameters, block: int = 0

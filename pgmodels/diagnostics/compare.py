@@ -256,9 +256,7 @@ def pareto_k(approximation: GaussianResult, num_draws: int = 2000, seed: Seed = 
     Of a long series, that which nine of ten of its blocks are below.
     """
     blocks = weigh_blocks(approximation, num_draws, as_seed(seed))
-    if blocks is not None:
-        return blocks.k
-    return weigh(approximation, 1.0, num_draws, as_seed(seed)).weights.k
+    return blocks.k if blocks is not None else weigh(approximation, 1.0, num_draws, as_seed(seed)).weights.k
 
 
 def importance_estimate(approximation: GaussianResult, num_draws: int, seed: Seed = 0) -> ImportanceEstimate:

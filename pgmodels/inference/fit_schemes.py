@@ -239,9 +239,7 @@ class Hybrid(Scheme):
         def evaluate(x: np.ndarray, _: _Slopes | None) -> _Slopes | None:
             vector, local = split(x)
             evaluated = self._evaluate(vector, first.inputs, local)
-            if evaluated is None:
-                return None
-            return evaluated._replace(slope=joined(evaluated.slope, evaluated.local))
+            return None if evaluated is None else evaluated._replace(slope=joined(evaluated.slope, evaluated.local))
 
         def point_at(x: np.ndarray, value: float) -> Point:
             vector, local = split(x)

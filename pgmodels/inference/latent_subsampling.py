@@ -208,9 +208,8 @@ def estimated_log_sum(
     """
     bound, data = sample.bound, (batch.problem.y, batch.problem.parameters)
     log_sums = bound.log_sums(sampled.marginals.mean, sampled.marginals.variance, *data, latents)
-    at_chosen = bound.log_sums(*sampled.at_chosen, *data, sampled.chosen)
     others = (log_sums, inclusion_weights(latents, sampled.chosen, share))
-    return log_total(bound, batch, (at_chosen, sampled.first), others)
+    return log_total(bound, batch, (bound.log_sums(*sampled.at_chosen, *data, sampled.chosen), sampled.first), others)
 
 
 def sampled_marginals(

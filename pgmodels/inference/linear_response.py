@@ -84,9 +84,7 @@ class Sensitivity(NamedTuple):
 
 def entries(size: int, coupled: bool) -> tuple[tuple[int, int], ...]:
     """The entries of a datum's covariance that the objective reads."""
-    if coupled:
-        return tuple(combinations_with_replacement(range(size), 2))
-    return tuple((p, p) for p in range(size))
+    return tuple(combinations_with_replacement(range(size), 2)) if coupled else tuple((p, p) for p in range(size))
 
 
 def at_data(problem: Problem, posterior: Posterior) -> tuple[Float[Array, "n P"], Spread]:
@@ -319,14 +317,13 @@ def corrected_moments(posterior: Posterior, shift: Float[Array, " D"], response:
 def correct_by_scans(approximation: Approximation) -> ChainCorrection:
     """Covariances of each datum's latents by scans over rows; ValueError without chains of one column or factors."""
     start, n, posterior = time.perf_counter(), len(approximation.y), approximation.posterior
-    problem = problem_at(approximation, objective_of_result(approximation))
     require_memory(
         # Some six matrices of the response at each row.
         48.0 * response_entries(posterior),
         "the matrices of linear response at all rows",
         "Use kernels with a smaller state, such as pgm.Periodic with fewer harmonics, fewer linear effects, or gibbs.",
     )
-    factors = factors_of(problem, posterior)
+    factors = factors_of(problem_at(approximation, objective_of_result(approximation)), posterior)
     response = respond(posterior, factors, Layout.of(posterior.prior, posterior.is_coupled))
     shift, covariance = (np.asarray(part)[:n] for part in _moments(response))
     is_finite, negative = np.isfinite(covariance).all(axis=(1, 2)), response.negative()

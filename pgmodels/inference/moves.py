@@ -533,8 +533,7 @@ class ClassByClass(GibbsSweep):
                 group = jax.lax.dynamic_update_slice_in_dim(group, drawn[0], i, axis=1)
                 return key, latents, group, finite & is_finite
 
-            key, latents, group, finite = jax.lax.fori_loop(
-                0, state.sizes[index], update, (key, latents, group, finite)
-            )
+            start = key, latents, group, finite
+            key, latents, group, finite = jax.lax.fori_loop(0, state.sizes[index], update, start)
             coordinates.append(group)
         return Step(chain._replace(key=key, latents=latents, coordinates=flatten(coordinates)), state, finite=finite)

@@ -437,9 +437,8 @@ class Pinning:
         model, self.posterior, self.settings = gaussian.model, gaussian.posterior, settings or Settings()
         # Few quadrature nodes are enough for differences from the marginals of q.
         self.objective = expected_objective(model).reduced()
-        problem = problem_at(gaussian, self.objective)
         self.parameters, self.elbo = model.parameters, gaussian.elbo
-        self.q = _merged(_gaussian_of(problem, self.posterior), gaussian.data)
+        self.q = _merged(_gaussian_of(problem_at(gaussian, self.objective), self.posterior), gaussian.data)
 
     def latents(self, X_new: np.ndarray, Phi: np.ndarray | None, where: str, progress: bool | None) -> GridDensity:
         """The densities of the latents at new inputs (m, L), or of predictors Φ f with Φ (m, P, L).

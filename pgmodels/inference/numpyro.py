@@ -186,9 +186,8 @@ class GibbsKernel(MCMCKernel):
             return self._run
         # Iterations of four chains for tuning the moves, before NumPyro starts.
         num_iterations = 120
-        settings = Settings(num_iterations, 4, self._key, Keep("moments"))
         model = select_inducing_inputs(resolved(model, data, self._seed), data, nearly_converged)
-        run = GibbsRun(model, data, settings)
+        run = GibbsRun(model, data, Settings(num_iterations, 4, self._key, Keep("moments")))
         run.advance(num_iterations, None, False)
         run.warn()
         return run

@@ -193,13 +193,12 @@ def nearly_converged(
 
 def start_state(model: Model, data: Data, problem: Problem) -> Any:
     """The start of an engine; near the optimum of the augmented bound for another objective, if there is one."""
-    engine = engine_of(problem.objective)
     if not problem.objective.is_monotone and model.is_augmentable:
         bounded = problem_of(model, data, problem.prior)
         state = maximise(CAVI.step, bounded, init(CAVI, bounded), NEAR, FEW_STEPS).state
         if np.isfinite(float(state.elbo)):
             return state_from(problem, state.sites)
-    return init(engine, problem)
+    return init(engine_of(problem.objective), problem)
 
 
 def state_from(problem: Problem, sites: Sites) -> Any:

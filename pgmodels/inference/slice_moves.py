@@ -169,9 +169,8 @@ class SliceLatents(Move):
             return jax.lax.fori_loop(0, remaining, again, (chain._replace(key=key), density, shrinks))
 
         groups = (count + at_once - 1) // at_once
-        chain, _, shrinks = jax.lax.fori_loop(
-            0, groups, several, (chain, log_ratio(chain.latents), self.no_info(chain))
-        )
+        start = chain, log_ratio(chain.latents), self.no_info(chain)
+        chain, _, shrinks = jax.lax.fori_loop(0, groups, several, start)
         return Step(chain, state, shrinks, jnp.array(True))
 
     def cost(self, prior: PriorCollection, schedule: MoveSchedule, stats: MoveStats | None) -> float:

@@ -424,8 +424,8 @@ def _in_memory(model: Model, run: _Run) -> Approximation:
     stochastic, q, rows = fitted.stochastic, fitted.outcome, problem.prior.num_rows
     length = min(rows, chunk_length(sum(group.rank * group.size for group in stochastic.prior.groups)))
     padded = (pad_rows(part, -(-rows // length) * length) for part in (data.X, data.y))
-    chunks = tuple(as_array(part.reshape(-1, length, *part.shape[1:])) for part in padded)
-    start = _start(problem, stochastic, q.naturals, q.vector, chunks)
+    X, y = (as_array(part.reshape(-1, length, *part.shape[1:])) for part in padded)
+    start = _start(problem, stochastic, q.naturals, q.vector, (X, y))
     # The first bound converts the absolute limit to a relative tolerance.
     first = maximise(CAVI.step, problem, start, 0.0, 0)
     size = max(1.0, abs(float(first.state.elbo)))

@@ -50,9 +50,7 @@ def element(tag: str, *children: object, **attributes: object) -> Html:
     """Return an element with its children; ``class_`` is the attribute ``class``, None omits an attribute."""
     present = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
     opening = " ".join([tag, *(f'{name}="{escape(str(value))}"' for name, value in present.items())])
-    if tag == "img":
-        return Html(f"<{opening}>")
-    return Html(f"<{opening}>{join(children)}</{tag}>")
+    return Html(f"<{opening}>" if tag == "img" else f"<{opening}>{join(children)}</{tag}>")
 
 
 def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], caption: object = None) -> Html:
