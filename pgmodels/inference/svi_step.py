@@ -334,13 +334,13 @@ class StochasticProblem(Module):
 
     def batch(self, vector: Float[Array, " values"], rows: DataBatch) -> Batch:
         """The minibatch of rows."""
+        parameters = self.model_at(vector).parameters
         prior = self.prior_at(vector, rows.X) if self.learns else self.prior
         factors, residuals = list[Any](), list[Any]()
         for group in require_factors(prior):
             A, residual = (group.factor, group.residual_variance()) if self.learns else group.factor_at(rows.X)
             factors += [A] * group.size
             residuals += [residual] * group.size
-        parameters = self.model_at(vector).parameters
         problem = Problem(self.objective, prior, rows.y, parameters, self.coupled, rows.weights)
         return Batch(problem, factors, residuals, self.num_rows / len(rows.y))
 
