@@ -187,8 +187,7 @@ def refit(
     start = start_state(model, data, problem)
     problem, (state, trace, converged) = optimise(problem, start, approximation.tolerance, max_iterations)
     posterior, *moments, _ = conditioned(problem, state.sites)
-    n = len(data.y)
-    mean, variance = (np.asarray(part)[:n] for part in moments)
+    mean, variance = (np.asarray(part)[: len(data.y)] for part in moments)
     # A state with an ELBO that is not finite is invalid even if its moments are finite.
     mean = np.where(np.isfinite(trace[-1]), mean, np.nan)
     if not (approximation.is_corrected and np.isfinite(mean).all()):

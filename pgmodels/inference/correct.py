@@ -95,8 +95,7 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     Phi = mixing(model, y)
     moments, expanded = _expansion(approximation, y, Phi)
     shift, curvature = (np.asarray(weighted(row_weights, part)) for part in expanded)
-    cross = np.asarray(_covariance(posterior, Phi))
-    mean, spread = second_order_moments(*moments, cross, shift, curvature)
+    mean, spread = second_order_moments(*moments, np.asarray(_covariance(posterior, Phi)), shift, curvature)
     variance = diagonals(spread)
     return PerturbativeApproximation(
         uncorrected=approximation,

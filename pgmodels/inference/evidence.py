@@ -100,8 +100,7 @@ def particle_runs(
             return (states, log_weights, total + gained), None
 
         start = jnp.zeros((num_particles, *moves.root.shape[1:3]))
-        nothing = jnp.zeros(num_particles), jnp.zeros(())
-        (_, log_weights, total), _ = jax.lax.scan(step, (start, *nothing), rows)
+        (_, log_weights, total), _ = jax.lax.scan(step, (start, jnp.zeros(num_particles), jnp.zeros(())), rows)
         return total + _log_mean(log_weights)
 
     return posterior.log_normalizer() + jax.lax.map(run, keys)

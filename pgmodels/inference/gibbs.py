@@ -474,8 +474,7 @@ class Checkpoint(EngineCheckpoint):
         unsaved = run.records[self.num_saved :]
         if unsaved:
             name = f"draws-{len(self.draw_files):06d}.npz"
-            merged = jax.tree.map(lambda *arrays: np.concatenate(arrays), *unsaved)
-            self.write_file(self.path / name, merged._asdict())
+            self.write_file(self.path / name, jax.tree.map(lambda *arrays: np.concatenate(arrays), *unsaved)._asdict())
             self.draw_files = (*self.draw_files, name)
             self.num_saved = len(run.records)
         state = f"state-{run.number:09d}.npz"

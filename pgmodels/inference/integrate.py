@@ -340,8 +340,7 @@ class _Integration:
         model, data = self.model, self.data
         problem = variational_problem(model, data, objective, model.prior(data.X, traced=True))
         if not has_factors(model):
-            is_coupled = problem.coupled or problem.objective.predictors is not None
-            layout = layout_along(problem.prior, is_coupled)
+            layout = layout_along(problem.prior, problem.coupled or problem.objective.predictors is not None)
             if layout is None or any(member.kind is None for member in layout.members):
                 raise ValueError(
                     "integrate with a GP of form=pgm.Markov() needs all GPs of that form, along the same column of X; "

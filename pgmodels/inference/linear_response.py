@@ -51,8 +51,7 @@ def by_products(
     def covariances(x: Float[Array, "n R"]) -> Float[Array, "n R"]:
         weights = jnp.zeros((n, size, size), U.dtype).at[:, rows, columns].add(x).at[:, columns, rows].add(x)
         H = jnp.einsum("dip,ipq->diq", U, weights).reshape(rank, n * size) @ flat.T
-        turned = (H @ flat).reshape(U.shape)
-        return jnp.sum(U[:, :, rows] * turned[:, :, columns], axis=0)
+        return jnp.sum(U[:, :, rows] * (H @ flat).reshape(U.shape)[:, :, columns], axis=0)
 
     def image(moved: Float[Array, "n R"], x: Float[Array, "n R"]) -> Float[Array, "n R"]:
         return x - jnp.einsum("irs,is->ir", curved, moved)

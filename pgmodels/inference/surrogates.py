@@ -248,6 +248,5 @@ def linear_path(
         constant = constant_preconditioner(fit.surrogate, len(ellipse.middle))
         lengths = slope(lambda fit: log_lengths(fit.surrogate, constant.axes))
         axes = replace(constant, slope=slope(lambda fit: fit.surrogate.centre), log_length_slope=lengths)
-    of_mean = slope(lambda fit: fit.marginals[0])
     of_log_deviation = slope(lambda fit: 0.5 * jnp.log(jnp.diagonal(fit.marginals[1], axis1=1, axis2=2)))
-    return SurrogatePath(axes, *fit.marginals, ellipse, of_mean, of_log_deviation)
+    return SurrogatePath(axes, *fit.marginals, ellipse, slope(lambda fit: fit.marginals[0]), of_log_deviation)

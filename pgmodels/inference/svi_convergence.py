@@ -190,8 +190,7 @@ def advance(
     nothing = WindowAverage(jax.tree.map(jnp.zeros_like, state.naturals), values, values, centre, zero, jnp.ones(()))
     # The step numbers are arguments, so that one program serves any number of steps.
     state, total = jax.lax.fori_loop(first, last, body, (state, nothing))
-    mean = jax.tree.map(lambda leaf: leaf / (last - first), total)
-    return state, mean._replace(share=1.0 - total.share)
+    return state, jax.tree.map(lambda leaf: leaf / (last - first), total)._replace(share=1.0 - total.share)
 
 
 def initial_ascent(

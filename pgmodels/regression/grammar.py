@@ -196,8 +196,7 @@ class _Terms:
         if self._next is not _END:
             raise self._unexpected()
         calls = tuple(gp for gp in total.gps if isinstance(gp, TermCall))
-        groups = tuple(gp for gp in total.gps if isinstance(gp, Group))
-        return Parsed(tuple(total.products.values()), calls, groups)
+        return Parsed(tuple(total.products.values()), calls, tuple(gp for gp in total.gps if isinstance(gp, Group)))
 
     @property
     def _next(self) -> _Token:

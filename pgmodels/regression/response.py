@@ -673,8 +673,7 @@ def truncated_lognormal(y: Observation, f: Expression, scale: Expression = POSIT
 @likelihood(support=supports.IntervalCensored(), num_latents=1, sampler=_draw_times)
 def interval_lognormal(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
     """y = (time, code, second time), as ``censored_lognormal``, of intervals too."""
-    of_logarithm = named.CensoredGaussian.function((log(y[0]), y[1], log(y[2])), f, scale)
-    return y[0] ** -(y[1] == 1) * of_logarithm
+    return y[0] ** -(y[1] == 1) * named.CensoredGaussian.function((log(y[0]), y[1], log(y[2])), f, scale)
 
 
 @likelihood

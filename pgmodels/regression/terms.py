@@ -675,8 +675,7 @@ def call_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str
         raise ValueError(f"formula: {call.text} must have a longitude and a latitude.")
     chosen = _covariance(call, data.context, priors)
     places = Sphere(RBF()).inputs(X) if is_sphere else X
-    is_isotropic = is_sphere or bool(call.options.get("iso", True))
-    lengthscale = _lengthscales(places[data.counts > 0.0], is_isotropic, 0.0)
+    lengthscale = _lengthscales(places[data.counts > 0.0], is_sphere or bool(call.options.get("iso", True)), 0.0)
     others, of_by, spread = _by(call.options.get("by"), data, call.text)
     values: dict[str, Any] = {"variance": _variance(scale / spread), "lengthscale": lengthscale}
     if chosen is Periodic:
