@@ -30,7 +30,7 @@ NAMED = (
     "Probit", "SigmoidPoisson", "StickBreaking", "StudentT",
 )  # fmt: skip
 KERNELS = ("RBF", "Matern12", "Matern32", "Matern52", "RationalQuadratic")
-# Required arguments of likelihoods: shown in printed derivations, and start values in validation.
+# Required arguments of likelihoods: printed in derivations, and start values in validation.
 STARTS: dict[str, dict[str, float]] = {
     "NegativeBinomial": {"dispersion": 2.0}, "SigmoidPoisson": {"rate": 10.0}, "LogisticSoftmax": {"num_classes": 3},
     "StickBreaking": {"num_classes": 3}, "StudentT": {"df": 4.0, "scale": 1.0}, "Laplace": {"scale": 1.0},
@@ -39,7 +39,7 @@ STARTS: dict[str, dict[str, float]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status: 0, 2 for invalid arguments or data, 130 if interrupted."""
+    """Run the command line and return the exit status: 0, 2 for invalid arguments or data, 130 if interrupted."""
     options = _parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _of_script(error: Exception, likelihood: str | None) -> str | None:
-    """The message of an error in the user's script, with the script's part of the traceback; None for other errors."""
+    """Return the message of an error in the user's script, with the script's traceback; None for any other error."""
     path = (likelihood or "").rpartition(":")[0]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if not path or not (frames or (isinstance(error, SyntaxError) and error.filename == path)):
@@ -175,7 +175,7 @@ def _run_derive(options: argparse.Namespace) -> int:
 
 
 def _named(text: str) -> Callable[[int | None], Likelihood]:
-    """A function from the number of classes (or None) to the likelihood of this name."""
+    """Return a function from the number of classes (or None) to the likelihood of this name."""
     if ":" in text:
         path, function = text.rsplit(":", 1)
         of_script = _from_script(Path(path), function)
@@ -200,7 +200,7 @@ def _from_script(path: Path, function: str) -> Likelihood | LikelihoodFamily:
         names = runpy.run_path(str(path), run_name="pgmodels_script")
     except SystemExit as error:
         raise ValueError(
-            f"likelihood: {path} exits (exit status {error.code}) before it has defined {function}: put the exit under "
+            f"likelihood: {path} exits (exit status {error.code}) before it defines {function}: put the exit under "
             "if __name__ == '__main__'."
         ) from error
     if not isinstance(names.get(function), (Likelihood, LikelihoodFamily)):
@@ -209,7 +209,7 @@ def _from_script(path: Path, function: str) -> Likelihood | LikelihoodFamily:
 
 
 def _option(convert: Callable[[str], T], is_valid: Callable[[T], bool], expected: str) -> Callable[[str], T]:
-    """A parser of numbers that names what is ``expected`` where a text is no number or not a valid one."""
+    """Return a parser of numbers whose error for an invalid text names the ``expected`` number."""
 
     def read(text: str) -> T:
         try:

@@ -35,10 +35,10 @@ class Split(NamedTuple):
 
 # File extensions of tables.
 _TABLES = (".csv", ".parquet")
-# Text with more distinct values is an identifier, not a class.
+# Text with more distinct values than this is an identifier, not a class.
 _MAX_CLASSES = 30
 
-# The exceptions of reading a damaged archive.
+# The exceptions that a damaged archive raises when it is read.
 _DAMAGED = (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 
 _Read: TypeAlias = tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]
@@ -47,13 +47,12 @@ _Read: TypeAlias = tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]
 def load(name: str, columns: Sequence[int | str] | None = None, target: str | None = None) -> Dataset:
     """Load a data set by name or path.
 
-    ``breast-cancer`` and ``wine`` ship with scikit-learn; a path ends in .npz (arrays X and y, ``trials`` for binomial
-    data, ``target_names`` of the classes), .csv or .parquet (one row per datum, named columns); any other name is
-    NAME.npz in the folder PGMODELS_DATA, or else a data set of OpenML. A y of text becomes class indices, in
-    alphabetical order. ``columns`` selects columns of X, by number or, in a table, by name. ``target`` is the name of
-    y's column in a table, by default the last, or several names separated by commas.
-    Raises ValueError if there is no such data set, a file is damaged or of another format, class names do not match y,
-    or a table has missing or non-numeric values or unnamed columns.
+    ``breast-cancer`` and ``wine`` ship with scikit-learn. A path ends in .npz, .csv or .parquet. An .npz file has
+    arrays X and y, ``trials`` for binomial data, and ``target_names`` of the classes. A table has one row per datum,
+    and named columns. Any other name is NAME.npz in the folder PGMODELS_DATA, or else a data set of OpenML. Text in y
+    becomes class indices, in alphabetical order. ``columns`` selects columns of X, by number or, in a table, by name.
+    ``target`` is the name of y's column in a table, by default the last, or several names separated by commas. Raises
+    ValueError for unknown names, damaged files, class names that do not match y, and invalid tables.
     """
     shipped = {"breast-cancer": sklearn_datasets.load_breast_cancer, "wine": sklearn_datasets.load_wine}
     folder = os.environ.get("PGMODELS_DATA")
@@ -90,7 +89,7 @@ def split(data: Dataset, train_size: int | float, seed: Seed) -> Split:
     n = len(data.X)
     count = round(train_size * n) if isinstance(train_size, float) else train_size
     if not 0 < count < n:
-        raise ValueError(f"train size must leave rows on both sides of {n}; got {train_size}.")
+        raise ValueError(f"train size must leave training and test rows of {n} rows; got {train_size}.")
     order = rng.permutation(n)
     train, test = order[:count], order[count:]
     location, scale = data.X[train].mean(axis=0), data.X[train].std(axis=0)
@@ -103,11 +102,11 @@ def _read_npz(path: Path) -> _Read:
     for key in ("X", "y"):
         if key not in arrays:
             contents = f"it has {_listed(list(arrays))}" if arrays else "it has none"
-            raise ValueError(f"data: {path} has no array {key}; {contents}, and must hold X (n, d) and y (n,).")
+            raise ValueError(f"data: {path} has no array {key}; {contents}, but it must hold X (n, d) and y (n,).")
     X, y, trials, labels = arrays["X"], arrays["y"], arrays.get("trials"), arrays.get("target_names")
     if y.dtype.kind in "SU":
         if y.ndim != 1 or trials is not None:
-            raise ValueError(f"data: y of {path} is text, and must have shape (n,), without trials; got {y.shape}.")
+            raise ValueError(f"data: y of {path} is text; it must have shape (n,), without trials; got {y.shape}.")
         return X, *_encode(y if y.dtype.kind == "U" else _decoded(y, path), path)
     _require_numbers("y", y, path)
     if trials is not None:
@@ -166,8 +165,8 @@ def _check(X: np.ndarray, y: np.ndarray, source: str) -> None:
         raise ValueError(f"data: X of {source} must have shape (n, d), one row per datum; got {X.shape}.")
     if y.ndim not in (1, 2) or len(y) != len(X) or y.shape[1:] in ((0,), (1,)):
         raise ValueError(
-            f"data: y of {source} must have shape (n,), or (n, columns) with several, for X of {len(X)} rows; got "
-            f"{y.shape}."
+            f"data: y of {source} must have shape (n,) or, with several columns, (n, columns), for X of {len(X)} rows; "
+            f"got {y.shape}."
         )
     for name, array in (("X", X), ("y", y)):
         bad = np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(axis=1))
@@ -185,7 +184,7 @@ def _read_table(path: Path, columns: Sequence[int | str] | None, target: str | N
     if len(names) < 2:
         raise ValueError(f"data: {path} has {len(names)} column; it must hold X and y, in columns separated by commas.")
     if not len(table):
-        raise ValueError(f"data: {path} has column names and no rows.")
+        raise ValueError(f"data: {path} has column names but no rows: add rows, or give another file.")
     targets = _targets(target, names, path)
     inputs = [j for j in range(len(names)) if j not in targets]
     if not inputs:
@@ -204,8 +203,8 @@ def _read_table(path: Path, columns: Sequence[int | str] | None, target: str | N
 def _check_names(names: Sequence[str], path: Path) -> None:
     if "" in names:
         raise ValueError(
-            f"data: column {names.index('')} of {path} has no name. Give it one in the first line, or remove it: "
-            "pandas writes row numbers without a name; write the table with index=False."
+            f"data: column {names.index('')} of {path} has no name. Name it in the first line, or remove it. If it has "
+            "row numbers of pandas, write the table with index=False."
         )
     twice = [name for place, name in enumerate(names) if name in names[:place]]
     if twice:
@@ -234,31 +233,31 @@ def _frame(path: Path) -> pd.DataFrame:
         ) from error
 
 
-# Before pandas 3.1 numbers are parsed exactly only on request.
+# Before pandas 3.1, numbers are parsed exactly only on request.
 _EXACT: Any = {} if tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1) else {"float_precision": "round_trip"}
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    """A table with the names of the file's first line: pandas itself would accept numbers as names, and rename."""
+    """Return a table with the names in the file's first line; pandas would accept numbers as names, and rename."""
     first = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
     names = [name.strip() for name in first]
     numbers = [name for name in names if pd.notna(pd.to_numeric(name, errors="coerce"))]
     # Some names may be whole numbers, such as years.
     if len(numbers) == len(names) or not all(name.isdigit() for name in numbers):
         raise ValueError(
-            f"data: {path} begins with numbers, {_listed(numbers)}: its first line must have the column names. Add "
-            "one, such as x0,x1,y."
+            f"data: {path} begins with numbers, {_listed(numbers)}: the first line must have the column names. Add "
+            "such a line, as in x0,x1,y."
         )
     # The names are set below, since pandas renames duplicate and missing ones.
     table = pd.read_csv(path, header=0, low_memory=False, **_EXACT)
     if not isinstance(table.index, pd.RangeIndex):
-        raise ValueError(f"data: {path} has {len(names)} column names, and rows with more fields.")
+        raise ValueError(f"data: {path} has {len(names)} column names, but rows with more fields: name each column.")
     table.columns = pd.Index(names)
     return table
 
 
 def _targets(target: str | None, names: list[str], path: Path) -> list[int]:
-    """Indices of the columns of y: the last, a named one, or several names separated by commas."""
+    """Return the indices of y's columns: the last, a named one, or several names separated by commas."""
     if target is None:
         return [len(names) - 1]
     targets = [target] if target in names else target.split(",")
@@ -307,7 +306,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _encode(labels: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Text as class indices, and the classes' names in order."""
+    """Return text as class indices, and the names of the classes in order."""
     missing = np.flatnonzero(pd.isna(labels))
     if missing.size:
         raise ValueError(
@@ -331,16 +330,16 @@ def _fetch_openml(name: str) -> _Read:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             bunch = sklearn_datasets.fetch_openml(name, version=1, as_frame=True, parser="pandas")
-    except Exception as error:  # any error of the network or OpenML's client
+    except Exception as error:  # any error of the network or of OpenML's client
         raise ValueError(
-            f"data: no data set {name!r}: it is not one of breast-cancer and wine, not a .npz, .csv or .parquet file, "
+            f"data: no data set {name!r}: it is neither breast-cancer nor wine, not a .npz, .csv or .parquet file, "
             f"not in the folder PGMODELS_DATA, and not on OpenML ({type(error).__name__}: {error})."
         ) from error
     if not isinstance(bunch.target, pd.Series):
-        raise ValueError(f"data: {name} of OpenML has several columns of y or none: save it as .csv, and use --target.")
+        raise ValueError(f"data: {name} of OpenML has no column of y, or several: save it as .csv, and use --target.")
     X = pd.get_dummies(bunch.data).to_numpy(float)
     if bunch.target.isna().any():
-        raise ValueError(f"data: y of {name} of OpenML is missing in some rows: save it as .csv without them.")
+        raise ValueError(f"data: y of {name} of OpenML is missing in some rows: save it as .csv without these rows.")
     codes, names = pd.factorize(bunch.target, sort=True)
     if len(names) > _MAX_CLASSES and pd.api.types.is_numeric_dtype(bunch.target):
         return X, bunch.target.to_numpy(float), None

@@ -32,7 +32,7 @@ class Derivation(DoublePrecision):
         seed : int or jax.Array
             An int or a JAX key, for the points and the draws.
         y : array_like, shape (m,) or (m, columns), optional
-            Observations to check at; needed if the likelihood declares no support to sample examples from.
+            Observations for the checks; needed if the likelihood declares no support to sample examples from.
 
         Returns
         -------
@@ -56,7 +56,7 @@ class Derivation(DoublePrecision):
         return f"<derivation of {self.model.likelihood!r}: {len(self.augmentation.rules)} rules; print it to read it>"
 
     def to_latex(self) -> str:
-        """The derivation as an ``align*`` environment of LaTeX, which needs amsmath alone; lines are not broken."""
+        """Return the derivation as an ``align*`` environment of LaTeX, which needs only amsmath; lines do not break."""
         return explain_latex(self.augmentation, self.model.likelihood.name)
 
     def _repr_latex_(self) -> str:
@@ -74,12 +74,12 @@ def derive(model: Model | Likelihood) -> Derivation:
     Returns
     -------
     Derivation
-        Prints the derivation step by step; verifies it; draws its graph.
+        The derivation: print it step by step, verify it, or draw its graph.
 
     Raises
     ------
     NoAugmentationError
-        If no rule matches a factor; names the factor, the supported forms and the rules.
+        If no rule matches a factor. The message names the factor, the supported forms and the rules.
 
     Examples
     --------

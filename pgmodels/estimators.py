@@ -52,11 +52,11 @@ _SEVERAL = {
 
 
 class SklearnWarning(ConvergenceWarning, SklearnConvergenceWarning):
-    """A ConvergenceWarning of pgmodels that filters for scikit-learn's apply to."""
+    """A ConvergenceWarning of pgmodels, to which filters for scikit-learn's ConvergenceWarning apply."""
 
 
 class _GPEstimator(DoublePrecision, BaseEstimator):
-    """What the classifier and the regressor share."""
+    """Base class of the classifier and the regressor."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         X : array_like of shape (n_samples, n_features)
             Inputs.
         y : array_like of shape (n_samples,)
-            Class labels, numbers or text; of a regressor observations.
+            Class labels (numbers or text) for a classifier, observations for a regressor.
         sample_weight : array_like of shape (n_samples,), optional
-            Powers of the rows' likelihoods: a row of weight 2 counts as two rows, one of weight 0 not at all.
+            Powers of the rows' likelihoods: a row of weight 2 counts as two rows, and a row of weight 0 is ignored.
 
         Returns
         -------
@@ -108,7 +108,7 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         Raises
         ------
         ValueError
-            For bad parameters or data, and for a single class.
+            For invalid parameters or data, and for a single class.
         """
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}; got {self.method!r}.")
@@ -134,7 +134,7 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
 
     @abstractmethod
     def _model(self, y: np.ndarray, weights: np.ndarray) -> tuple[Model, np.ndarray]:
-        """The model, and its observations (n,)."""
+        """Return the model, and its observations (n,)."""
 
     def _run(self, model: Model, X: np.ndarray, y: np.ndarray, weights: np.ndarray, seed: int) -> Any:
         options: dict[str, Any] = {"weights": weights, "seed": seed, "progress": bool(self.verbose)}
@@ -142,7 +142,7 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         if self.method == "svi":
             return svi(model, X, y, train_hyperparameters=self.learn, **options)
         if self.method in ("gibbs", "integrate"):
-            # Hyperparameters with priors are sampled or integrated out; the others are set to learned values.
+            # Hyperparameters with priors are sampled or integrated out; all other values are learned.
             model = fit(model, X, y, correct=False, **search, **options).model if self.learn else model.fixed()
             return (gibbs if self.method == "gibbs" else integrate)(model, X, y, **options)
         if self.learn:
@@ -152,7 +152,7 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         return engines[self.method](model.fixed(), X, y, **search, **options)
 
     def _gp(self, weights: np.ndarray, size: int, variance: float, mean: float) -> GP:
-        """The latent GPs, with start values for rows of positive weight."""
+        """Return the latent GPs, with start values for rows of positive weight."""
         kernel = RBF(variance=variance) if self.kernel is None else self.kernel
         start = Parameter(mean) if size == 1 else Fixed(0.0)
         level = start if self.mean is None else self.mean
@@ -160,7 +160,7 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
 
     def _form(self, num_rows: int) -> Representation:
         if isinstance(self.inducing, str) and self.inducing == "auto":
-            # Dense covariances of more rows take over a minute to learn.
+            # With more rows, hyperparameters of dense covariances need over a minute.
             return Inducing("auto") if num_rows > 2_000 or self.method == "svi" else Auto()
         if self.inducing is None:
             return Auto()
@@ -171,12 +171,12 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         return validate_data(self, X, dtype=np.float64, reset=False)
 
     def _predictive(self, X: ArrayLike) -> Predictive:
-        # Inputs first: they are read after the check that the estimator is fitted.
+        # Inputs are read first, after the check that the estimator is fitted.
         inputs = self._new_inputs(X)
         return self.result_.predict(inputs)
 
     def latent_mean_and_variance(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances of the latents.
+        """Return means and variances of the latents.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class _GPEstimator(DoublePrecision, BaseEstimator):
         return (mean[:, 0], variance[:, 0]) if mean.shape[1] == 1 else (mean, variance)
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draws of y, with latents drawn jointly over the rows.
+        """Return draws of y, with latents drawn jointly over the rows.
 
         Parameters
         ----------
@@ -226,13 +226,13 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
         "logistic_softmax" (the default), "softmax", "stick_breaking", "probit" or a likelihood of classes 0 to C - 1.
         Classes are numbered in the order of ``classes_``.
     method : {"fit", "cavi", "gaussian_vi", "svi", "gibbs", "integrate"}
-        How the posterior is computed. "fit" maximises the bound that ``pgmodels.fit`` chooses, "cavi" the bound of the
-        augmented likelihood and "gaussian_vi" the expected log density; "svi" takes batches, for many rows. "gibbs"
-        samples, and "integrate" averages over, hyperparameters with priors; others have learned values.
+        ``fit`` maximises the bound that ``pgmodels.fit`` chooses, ``cavi`` the bound of the augmented likelihood.
+        ``gaussian_vi`` maximises the expected log density. ``svi`` uses batches, for many rows. Hyperparameters with
+        priors are sampled by ``gibbs``, and averaged over by ``integrate``; all other values are learned.
     learn : bool
-        Whether hyperparameters are learned. If not they keep the values of ``kernel`` and ``likelihood``.
+        Whether hyperparameters are learned. If not, they keep the values of ``kernel`` and ``likelihood``.
     inducing : "auto", None, int or array of shape (n_inducing, n_features)
-        Inducing inputs. "auto" takes none up to 2,000 rows, and beyond or with "svi" a number found by the bound.
+        Inducing inputs. "auto" uses none up to 2,000 rows. For more rows or "svi", the bound determines their number.
     mean : float, Parameter or Fixed, optional
         The mean of the latents. By default learned for one latent, and 0 for several.
     max_iter : int
@@ -249,7 +249,7 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
     classes_ : ndarray of shape (n_classes,)
         The class labels.
     n_classes_ : int
-        Their number.
+        Number of classes.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of shape (n_features,)
@@ -259,7 +259,7 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
     kernel_ : Kernel
         The kernel with the learned values.
     result_ : Approximation, Draws or IntegratedApproximation
-        The result of the method, for ``pgmodels.correct``, ``compare``, ``diagnose`` and ArviZ.
+        The result of the engine, for ``pgmodels.correct``, ``compare``, ``diagnose`` and ArviZ.
     n_iter_ : int
         Number of iterations.
 
@@ -290,7 +290,7 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
         return Model(likelihood, gp), codes.astype(np.float64)
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """The probability of each class.
+        """Return the probability of each class.
 
         Parameters
         ----------
@@ -306,12 +306,12 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
         return probabilities / probabilities.sum(axis=1, keepdims=True)
 
     def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
-        """The logarithm of ``predict_proba``."""
+        """Return the logarithm of ``predict_proba``."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """The class with the largest probability.
+        """Return the class with the largest probability.
 
         Parameters
         ----------
@@ -327,12 +327,12 @@ class GPClassifier(ClassifierMixin, _GPEstimator):
         return self.classes_[most]
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Draws of class labels, with latents drawn jointly: see GPRegressor."""
+        """Return draws of class labels, with latents drawn jointly over the rows: see GPRegressor."""
         codes = super().sample_y(X, n_samples, random_state).astype(int)
         return self.classes_[codes]
 
     def _size(self, likelihood: Likelihood) -> int:
-        """The number of latents, by the support where the formula leaves it open: one for 0 and 1, else one a class."""
+        """Return the number of latents. If the formula leaves it open: one for y of 0 and 1, else one per class."""
         return likelihood.num_latents or (1 if isinstance(likelihood.declared_support, Binary) else self.n_classes_)
 
     def _likelihood(self) -> Likelihood:
@@ -367,11 +367,11 @@ class GPRegressor(RegressorMixin, _GPEstimator):
     likelihood : str, Likelihood or likelihood family, optional
         "gaussian" (the default), "student", "laplace", "negative_binomial", or a likelihood of numbers.
     method : {"fit", "cavi", "gaussian_vi", "svi", "gibbs", "integrate"}
-        How the posterior is computed: see GPClassifier.
+        The engine, as in GPClassifier.
     learn : bool
-        Whether hyperparameters are learned. If not they keep the values of ``kernel`` and ``likelihood``.
+        Whether hyperparameters are learned. If not, they keep the values of ``kernel`` and ``likelihood``.
     inducing : "auto", None, int or array of shape (n_inducing, n_features)
-        Inducing inputs. "auto" takes none up to 2,000 rows, and beyond or with "svi" a number found by the bound.
+        Inducing inputs. "auto" uses none up to 2,000 rows. For more rows or "svi", the bound determines their number.
     mean : float, Parameter or Fixed, optional
         The mean of the latents. By default learned for one latent, and 0 for several.
     max_iter : int
@@ -394,7 +394,7 @@ class GPRegressor(RegressorMixin, _GPEstimator):
     kernel_ : Kernel
         The kernel with the learned values.
     result_ : Approximation, Draws or IntegratedApproximation
-        The result of the method, for ``pgmodels.correct``, ``compare``, ``diagnose`` and ArviZ.
+        The result of the engine, for ``pgmodels.correct``, ``compare``, ``diagnose`` and ArviZ.
     n_iter_ : int
         Number of iterations.
 
@@ -418,14 +418,14 @@ class GPRegressor(RegressorMixin, _GPEstimator):
         return Model(likelihood, self._gp(weights, likelihood.num_latents or 1, variance, mean)), y
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """The mean of y, and its standard deviation.
+        """Return the mean of y, and its standard deviation.
 
         Parameters
         ----------
         X : array_like of shape (n_samples, n_features)
             Inputs.
         return_std : bool
-            Whether to return standard deviations of y too, with the noise.
+            Whether to return also the standard deviations of y, noise included.
 
         Returns
         -------
@@ -435,7 +435,7 @@ class GPRegressor(RegressorMixin, _GPEstimator):
         return (predictive.mean, np.sqrt(predictive.variance)) if return_std else predictive.mean
 
     def _likelihood(self, scale: float) -> tuple[Likelihood, bool]:
-        """The likelihood, with start values for the scale of y, and whether its mean is the latent itself."""
+        """Return the likelihood, with start values for the scale of y, and whether its mean is the latent."""
         noise = Parameter(0.5 * scale, positive=True)
         names = {
             "gaussian": lambda: Gaussian(noise),

@@ -66,7 +66,7 @@ Points = tuple[InducingPoints | None, ...]
 
 
 class DataWarning(PgmodelsWarning):
-    """The data are valid, but possibly not what the user intended."""
+    """A warning that data are valid, but possibly not as intended."""
 
 
 class GP(Module):
@@ -81,10 +81,10 @@ class GP(Module):
     size : int
         Number of latents.
     form : Dense, Hilbert, Inducing or Markov, optional
-        The representation of the prior at the data: ``pgm.Dense()``, inducing inputs as ``pgm.Inducing(300)``,
-        basis functions as ``pgm.Hilbert(30)`` for kernels of few columns, ``pgm.Markov()`` for kernels of one column
-        that are Markov processes, or by default the cheapest of dense, an exact low-rank factor and, where ``cavi``,
-        ``gaussian_vi``, ``vi`` and ``fit`` have more than 2,000 distinct times, a Markov process.
+        The representation of the prior at the data: ``pgm.Dense()`` or inducing inputs, as ``pgm.Inducing(300)``. Basis
+        functions, as ``pgm.Hilbert(30)``, are for kernels of few columns, and ``pgm.Markov()`` is for Markov processes
+        of one column. The default is the cheaper of dense and an exact low-rank factor. For ``cavi``,
+        ``gaussian_vi``, ``vi`` and ``fit`` with more than 2,000 distinct times it may be a Markov process.
 
     Raises
     ------
@@ -133,10 +133,10 @@ class GP(Module):
 
 
 class Data(NamedTuple):
-    """Checked float64 inputs (n, d) and observations (n,) or (n, columns), and how a data frame's columns became X.
+    """Checked float64 inputs (n, d), observations (n,) or (n, columns), and the conversion of a data frame's columns.
 
-    ``weights`` (n,) are positive powers of the rows' likelihoods; None if all are 1. ``labels`` are those of y in the
-    order of their codes, None if y was numbers, and ``missing`` are rows without y that are kept for predictions.
+    ``weights`` (n,) are positive powers of the rows' likelihoods; None if all are 1. ``labels`` are the labels of y in
+    the order of their codes; None if y was numbers. ``missing`` are rows without y that are kept for predictions.
     """
 
     X: np.ndarray
@@ -152,12 +152,12 @@ class Data(NamedTuple):
         return np.ones(len(self.y)) if self.weights is None else self.weights
 
     def at(self, rows: np.ndarray) -> "Data":
-        """The data restricted to some rows."""
+        """Return the data restricted to some rows."""
         weights = None if self.weights is None else self.weights[rows]
         return self._replace(X=self.X[rows], y=self.y[rows], weights=weights)
 
     def padded(self, size: int) -> tuple[Array, Array]:
-        """y and the row weights, padded to ``size`` rows: see pgmodels.priors.base."""
+        """Return y and the row weights, padded to ``size`` rows: see pgmodels.priors.base."""
         return as_array(pad_rows(self.y, size)), as_array(pad_zeros(self.row_weights, size))
 
 
@@ -167,7 +167,7 @@ class Model(DoublePrecision, Module):
     Parameters
     ----------
     likelihood : Likelihood
-        A named likelihood such as ``pgm.Bernoulli()``, or a call of one made by ``pgm.likelihood``.
+        A named likelihood such as ``pgm.Bernoulli()``, or a call of a likelihood made by ``pgm.likelihood``.
     gps : GP or sequence of GP
         The latent GPs; the latents are numbered in their order.
 
@@ -223,7 +223,7 @@ class Model(DoublePrecision, Module):
 
     @property
     def augmentation(self) -> Augmentation:
-        """The augmentation of the likelihood; NoAugmentationError if there is none."""
+        """The augmentation of the likelihood. Raises NoAugmentationError if there is none."""
         return _derive(self.likelihood.function, self.num_latents, self.likelihood.symbols)
 
     @property
@@ -235,7 +235,7 @@ class Model(DoublePrecision, Module):
 
     @property
     def is_augmentable(self) -> bool:
-        """Whether the likelihood has an augmentation; ``nuts`` and ``to_numpyro`` need none."""
+        """Whether the likelihood has an augmentation; ``nuts`` and ``to_numpyro`` work without one."""
         try:
             return bool(self.augmentation)
         except NoAugmentationError:
@@ -244,13 +244,13 @@ class Model(DoublePrecision, Module):
     def check_inputs(
         self, X: ArrayLike, name: str = "X", num_columns: int | None = None, columns: Columns | None = None
     ) -> np.ndarray:
-        """X as a float64 array (n, d), with ``num_columns`` columns if given, or ValueError."""
+        """Return X as a float64 array (n, d). Raise ValueError for other inputs, or unless d is ``num_columns``."""
         X = as_inputs(X, name, num_columns, columns)
         for gp in self.gps:
             gp.kernel.check(X.shape[1])
             gp.kernel.check_values(X, name)
             gp.form.check_values(X, name)
-        # Of numbers beyond 2^53 that kernels only compare, float64 may have merged some.
+        # Kernels may only compare numbers; above 2^53, float64 may have merged some of these.
         read = {column for gp in self.gps for column in gp.kernel.reads(X.shape[1])}
         large = np.flatnonzero(np.any(np.abs(X) > EXACT, axis=0))
         compared = [column for column in large if column in read - _valued(self, X.shape[1])]
@@ -258,7 +258,7 @@ class Model(DoublePrecision, Module):
             value = X[np.argmax(np.abs(X[:, compared[0]])), compared[0]]
             raise ValueError(
                 f"{name} has {value:.0f} in column {compared[0]}, which kernels only compare: float64 merges "
-                "neighbours beyond 2^53. Give an array of integers, or a data frame with integers in this column."
+                "neighbours above 2^53. Pass an array of integers, or a data frame with integers in this column."
             )
         return X
 
@@ -268,9 +268,9 @@ class Model(DoublePrecision, Module):
         return self.likelihood.support(self.num_latents)
 
     def check_observations(self, y: ArrayLike, num_rows: int, name: str = "y", remedy: str = _REMEDY) -> np.ndarray:
-        """y as a float64 array (n,) or (n, columns) in the likelihood's support, or ValueError.
+        """Return y as a float64 array (n,) or (n, columns). Raise ValueError outside of the likelihood's support.
 
-        ``remedy`` is that of missing entries, for messages.
+        ``remedy`` is the remedy for missing entries in messages.
         """
         array = as_array_code(y, name)
         y = as_numbers(y, name)
@@ -283,11 +283,11 @@ class Model(DoublePrecision, Module):
     def prepare(
         self, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None = None, missing: MissingChoice | None = None
     ) -> tuple["Model", Data]:
-        """The model and the checked data to fit. Raises ValueError with the fault and its remedy.
+        """Return the model and the checked data to fit. Raise ValueError with the fault and its remedy.
 
-        Rows of weight 0, and rows without y unless ``missing`` is "raise" or None, are left out before the checks, so
-        that X and y may be anything there, even NaN; ``missing="predict"`` reads X and covariates of the latter. Warns
-        with DataWarning if rows without y are dropped, or a class has no observation.
+        Rows of weight 0 are left out before the checks, and rows without y too unless ``missing`` is "raise" or None.
+        X and y are not checked there, and may be NaN. ``missing="predict"`` reads X and covariates of rows without y.
+        DataWarning is emitted if rows without y are dropped, or if a class has no observation.
         """
         if missing is not None:
             check_missing(missing)
@@ -297,17 +297,17 @@ class Model(DoublePrecision, Module):
         has_weight = np.ones(count, dtype=bool) if powers is None else powers > 0
         support = self.support
         codes = support.values() if support.num_columns == 1 else None
-        # Text is read as labels where the support is that of classes 0, 1, ...
+        # Text is read as labels if the support is classes 0, 1, ...
         num_labels = len(codes) if codes is not None and np.array_equal(codes, np.arange(len(codes))) else 0
         labels = labels_of(y, "y", num_labels, has_weight) if num_labels else None
         values = as_numbers(y, "y") if labels is None else coded(y, labels, "y", has_weight)
         absent = without_value(values, support.num_covariates, count) & has_weight
         is_used = has_weight & ~absent if missing in ("drop", "predict") else has_weight
         if count and not is_used.any():
-            raise ValueError(f"y has no value in {name_rows(np.flatnonzero(absent))}, so that no row is left to fit.")
+            raise ValueError(f"y has no value in {name_rows(np.flatnonzero(absent))}, so no row is left to fit.")
         is_read = has_weight if missing == "predict" else is_used
         model, every = with_numbered_columns(self, columns), is_used.all()
-        # Messages about the shape of an array have code for it.
+        # Messages about an array's shape show code that mends it.
         X = (X if columns is None else inputs) if is_read.all() else _replaced(inputs, is_read)
         X = model.check_inputs(X, columns=columns)
         y = (y if labels is None else values) if every else _replaced(values, is_used)
@@ -328,7 +328,7 @@ class Model(DoublePrecision, Module):
             if support.num_covariates:
                 check_covariates_of(rows, values, support.num_covariates)
             data = data._replace(missing=Missing(rows, X[rows], support.covariate_columns(values[rows])))
-            # Limits from the data are such that predictions at all of X are within; all else is that of the rows used.
+            # Limits from the data include all rows of X, for predictions; all else is from the rows that are fitted.
             gps = []
             for gp in model.gps:
                 kernel = covering(gp.kernel, X)
@@ -337,11 +337,11 @@ class Model(DoublePrecision, Module):
         return model, data if every else data.at(is_used)
 
     def check(self, X: ArrayLike, y: ArrayLike) -> Data:
-        """The checked data without weights: see ``prepare``."""
+        """Return the checked data without weights: see ``prepare``."""
         return self.prepare(X, y)[1]
 
     def resolve(self, X: np.ndarray, seed: int = 0) -> "Model":
-        """The model with start values for hyperparameters declared as None, and domains of forms, from the data.
+        """Return the model with start values of hyperparameters that are None, and domains of forms, from the data.
 
         ``seed`` determines random choices of inducing inputs.
         """
@@ -352,11 +352,11 @@ class Model(DoublePrecision, Module):
         return Model(self.likelihood, gps)
 
     def with_form(self, form: Representation) -> "Model":
-        """The model with another representation of its GPs."""
+        """Return the model with another representation of its GPs."""
         return Model(self.likelihood, [GP(gp.kernel, gp.mean, gp.size, form) for gp in self.gps])
 
     def fixed(self) -> "Model":
-        """The model with every hyperparameter fixed at its value: none is fitted or sampled."""
+        """Return the model with every hyperparameter fixed at its value: none is fitted or sampled."""
         return jax.tree.map(lambda p: p.as_fixed() if is_parameter(p) else p, self, is_leaf=is_parameter)
 
     def prior(
@@ -369,21 +369,21 @@ class Model(DoublePrecision, Module):
         points: Points = (),
         for_moments: bool = False,
     ) -> PriorCollection:
-        """The prior of the latent GPs at inputs, group by group.
+        """Return the prior of the latent GPs at inputs, group by group.
 
         Parameters
         ----------
         X : array_like, shape (n, d), or DistinctInputs
-            The inputs; those of an array are not padded in the result.
+            The inputs; the result for an array is not padded.
         max_error : float
             Jitter and truncation stay below this variance if rounding allows it.
         traced : bool
-            Whether the structure does not depend on the values of the hyperparameters, so that the prior can be
-            differentiated and used under ``jit``. Outside ``jit`` it is compiled. The other options are for this.
+            Whether the structure is independent of the hyperparameters' values, so that the prior can be differentiated
+            and used under ``jit``. Outside ``jit`` it is compiled. The options below are for traced priors.
         known : tuple of LatentPrior or None
-            The priors of groups with fixed kernels, whose means may vary; None for other groups.
+            The priors of groups with fixed kernels, whose means may vary; None for each other group.
         points : tuple of InducingPoints or None
-            The inducing points of groups that have them; None for other groups.
+            The inducing points of groups that have them; None for each other group.
         for_moments : bool
             Whether the prior may lack factors.
         """
@@ -402,9 +402,9 @@ class Model(DoublePrecision, Module):
         return _compiled_prior(self.bare(), X, padded, points, for_moments)
 
     def inputs(self, X: np.ndarray, *, padded: bool = False, never_padded: bool = False) -> DistinctInputs:
-        """The distinct inputs of each group; ``padded`` to one of a few sizes if every form supports it.
+        """Return the distinct inputs of each group; ``padded`` to one of a few sizes if every form supports it.
 
-        Where rows are equal their distinct inputs are padded in any case, unless ``never_padded``.
+        If rows are equal, their distinct inputs are always padded, unless ``never_padded``.
         """
         size, d = num_padded(self, len(X)) if padded else len(X), X.shape[1]
         groups = []
@@ -417,7 +417,7 @@ class Model(DoublePrecision, Module):
         return find_distinct_inputs(X, groups, size)
 
     def bare(self) -> "Model":
-        """A copy with parameter values only, as arrays, for compiled code: a new prior then needs no recompilation."""
+        """Return a copy with only parameter values, as arrays: compiled code is then reused for another prior."""
         return jax.tree.map(as_array, bare(self))
 
     @property
@@ -443,13 +443,13 @@ class Model(DoublePrecision, Module):
 
 
 def _valued(model: Model, num_columns: int) -> set[int]:
-    """The columns whose values count, and not only which of them are equal."""
+    """Return the columns whose values matter, and not only their equality."""
     uses: tuple[Use, ...] = "values", "levels"
     return set().union(*(gp.kernel.reads(num_columns, use) for gp in model.gps for use in uses))
 
 
 def _may_be_new(model: Model, num_columns: int, columns: Columns | None) -> list[str]:
-    """The names of columns that may have new levels: no kernel has distances or entries of them."""
+    """Return the names of columns that may have new levels: no kernel reads distances or entries in them."""
     valued = _valued(model, num_columns)
     return [column.name for number, column in enumerate(columns or ()) if number not in valued]
 
@@ -457,7 +457,7 @@ def _may_be_new(model: Model, num_columns: int, columns: Columns | None) -> list
 def check_new_inputs(
     model: Model, X_new: ArrayLike, name: str, num_columns: int, columns: Columns | None
 ) -> np.ndarray:
-    """New inputs as a float64 array (m, d), read as the training X was, or ValueError."""
+    """Return new inputs as a float64 array (m, d), read like the training X. Raise ValueError for invalid inputs."""
     inputs, of_frame = read_inputs(X_new, name, columns, _may_be_new(model, num_columns, columns), is_new=True)
     return model.check_inputs(X_new if of_frame is None else inputs, name, num_columns, columns)
 
@@ -465,7 +465,7 @@ def check_new_inputs(
 def columns_with_new_levels(
     model: Model, columns: Columns | None, X_new: ArrayLike, num_columns: int
 ) -> Columns | None:
-    """The columns of X with the levels of new rows that are to become rows of the data."""
+    """Return the columns of X, extended by the levels of new rows that will join the data."""
     if columns is None:
         return None
     frame = as_frame(X_new)
@@ -476,7 +476,7 @@ def columns_with_new_levels(
 
 
 def with_numbered_columns(model: Model, columns: Columns | None) -> Model:
-    """The model with kernels that read columns by number, where they name columns of X."""
+    """Return the model with kernels that read columns by number instead of by name."""
     if not any(has_names(gp.kernel) for gp in model.gps):
         return model
     names = None if columns is None else tuple(column.name for column in columns)
@@ -484,17 +484,17 @@ def with_numbered_columns(model: Model, columns: Columns | None) -> Model:
 
 
 def numbered_inputs(model: Model, X: ArrayLike) -> tuple[Model, np.ndarray, Columns | None]:
-    """The model with columns by number, X as a float64 array (n, d), checked as in ``Model.prepare``, and columns."""
+    """Return the model with columns by number, X as a float64 array (n, d) as in ``Model.prepare``, and columns."""
     inputs, columns = read_inputs(X, "X")
     model = with_numbered_columns(model, columns)
-    # Messages about the shape of an array have code for it.
+    # Messages about an array's shape show code that mends it.
     inputs = model.check_inputs(X if columns is None else inputs, columns=columns)
     _check_kernels(model, inputs, columns)
     return model, inputs, columns
 
 
 def _check_kernels(model: Model, X: np.ndarray, columns: Columns | None) -> None:
-    """Raise ValueError for kernels and forms that are not for these inputs."""
+    """Raise ValueError for kernels and forms that do not suit these inputs."""
     _check_levels(model, columns or ())
     for gp in model.gps:
         check_traced(gp.kernel, X.shape[1])
@@ -506,7 +506,7 @@ def _check_levels(model: Model, columns: Columns) -> None:
     for number in _valued(model, len(columns)) if columns else ():
         if columns[number].kind == IDENTIFIER:
             raise ValueError(
-                f"X has whole numbers beyond 2^53 in column {columns[number].name!r}, which float64 does not hold "
+                f"X has whole numbers above 2^53 in column {columns[number].name!r}, which float64 does not hold "
                 "exactly, and a kernel measures distances in it. Subtract a constant from this column."
             )
     for gp in model.gps:
@@ -521,7 +521,7 @@ def _check_levels(model: Model, columns: Columns) -> None:
 
 
 def unseen_classes(model: Model, y: np.ndarray) -> list[int]:
-    """The classes without an observation in y; empty for other supports."""
+    """Return the classes without an observation in y; empty for other supports."""
     support = model.support
     return support.unseen(y) if isinstance(support, Classes) else []
 
@@ -534,7 +534,7 @@ def warn_unseen(model: Model, unseen: list[int], labels: Labels | None = None) -
         free = [name for name, p in model.likelihood.parameters.items() if p.learned and p.prior is None]
         consequence = "That is fine in a fold of cross-validation."
         if free:
-            consequence = f"fit may take {', '.join(free)} to extreme values: give such parameters a prior."
+            consequence = f"fit may move {', '.join(free)} to extreme values: give such parameters a prior."
         warn(
             f"y has no observation of class {', '.join(names)} out of {support.num_classes}. The "
             f"posterior is proper, but the probability of that class depends on the prior. {consequence} Otherwise "
@@ -548,14 +548,14 @@ def warn_unseen(model: Model, unseen: list[int], labels: Labels | None = None) -
 
 @double_precision
 def fixed_groups(model: Model, X: ArrayLike, are_fixed: Sequence[bool]) -> Groups:
-    """The prior of each group with a fixed kernel, exact to double precision, to draw from; None for the others."""
+    """Return the prior of each group with a fixed kernel, to double precision, for draws; None for each other group."""
     inputs, pairs = model.inputs(np.asarray(X)), enumerate(are_fixed)
     return tuple(_bound(model.gps[i], inputs, i, 0.0).for_sampling() if fixed else None for i, fixed in pairs)
 
 
 @double_precision
 def coefficient_groups(model: Model, X: ArrayLike) -> Groups:
-    """The prior of each group of coefficients or levels whose variances are not learned; None for the others."""
+    """Return the prior of each group of coefficients or levels with fixed variances; None for each other group."""
     inputs = model.inputs(np.asarray(X), padded=True)
     pairs = enumerate(have_known_coefficients(model, inputs))
     return tuple(_bound(model.gps[i], inputs, i, 0.0) if known else None for i, known in pairs)
@@ -563,7 +563,7 @@ def coefficient_groups(model: Model, X: ArrayLike) -> Groups:
 
 @double_precision
 def have_known_coefficients(model: Model, inputs: DistinctInputs) -> tuple[bool, ...]:
-    """Whether each group has an exact prior, of coefficients or levels, whose variances are not learned."""
+    """Return whether each group has an exact prior, of coefficients or levels, whose variances are not learned."""
     known = []
     for gp, Z in zip(model.gps, inputs.X, strict=True):
         leaves = jax.tree.leaves(gp.kernel, is_leaf=is_parameter)
@@ -597,7 +597,7 @@ _compiled_prior = compiled(_traced_prior, "for_moments")
 
 
 def has_factors(model: Model) -> bool:
-    """Whether the forms of all GPs have a factor matrix."""
+    """Return whether the forms of all GPs have a factor matrix."""
     return all(gp.form.has_factor for gp in model.gps)
 
 
@@ -625,18 +625,18 @@ def check_memory(model: Model, X: np.ndarray) -> None:
 
 
 def forms_can_pad(model: Model) -> bool:
-    """Whether the data can be padded with rows: see pgmodels.priors.base."""
+    """Return whether the data can be padded with rows: see pgmodels.priors.base."""
     return all(gp.form.can_pad for gp in model.gps)
 
 
 def num_padded(model: Model, count: int) -> int:
-    """The number of rows that ``count`` rows are padded to: one of a few sizes if every form supports it."""
+    """Return the number of rows that ``count`` rows are padded to: one of a few sizes if every form supports it."""
     return padded_size(count) if forms_can_pad(model) else count
 
 
 @double_precision
 def padded_data(model: Model, data: Data) -> tuple[DistinctInputs, Array, Array]:
-    """The distinct inputs, y and the row weights, padded to one of a few sizes if every form supports it."""
+    """Return the distinct inputs, y and the row weights, padded to one of a few sizes if every form supports it."""
     return model.inputs(data.X, padded=True), *data.padded(num_padded(model, len(data.y)))
 
 
@@ -644,7 +644,7 @@ def padded_data(model: Model, data: Data) -> tuple[DistinctInputs, Array, Array]
 
 
 def check_length(model: Model, y: np.ndarray | Array, num_rows: int, name: str = "y", array: str = "y") -> None:
-    """ValueError if observations, which may be traced, have another shape; ``array`` is code for them as an array."""
+    """Raise ValueError if observations (possibly traced) have another shape; ``array`` is code for them as an array."""
     columns = model.support.num_columns
     if columns == 1 and y.ndim != 1:
         hint = f" Use {array}[:, 0] or {array}.ravel()." if y.ndim == 2 and y.shape[1] == 1 else ""
@@ -661,7 +661,7 @@ def check_length(model: Model, y: np.ndarray | Array, num_rows: int, name: str =
 
 
 def check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name: str) -> None:
-    """ValueError if observations violate the derivation's requirements, or have no finite log density."""
+    """Raise ValueError if observations violate the derivation's requirements, or have no finite log density."""
     _check_allowed(likelihood, num_latents, y, name)
     for parameter_name, parameter in likelihood.parameters.items():
         if parameter.fixed or parameter.positive or parameter.constraint is not None:
@@ -711,10 +711,10 @@ def _check_allowed(likelihood: Likelihood, num_latents: int, y: np.ndarray, name
 
 
 def require_model(model: object) -> Model:
-    """The model, or ValueError if it is not a Model."""
+    """Return the model. Raise ValueError if it is not a Model."""
     if isinstance(model, Model):
         return model
-    remedy = "Make one of a likelihood and GPs: pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF()))."
+    remedy = "Make a model of a likelihood and GPs: pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF()))."
     if isinstance(model, (Likelihood, LikelihoodFamily)):
         remedy = "Wrap the likelihood as pgm.Model(likelihood, pgm.GP(pgm.RBF()))."
     if isinstance(getattr(model, "model", None), Model):
@@ -723,7 +723,7 @@ def require_model(model: object) -> Model:
 
 
 def with_powers(model: Model, data: Data) -> tuple[Model, Data]:
-    """The model with the likelihood to the power of the weight, the last column of y; unchanged without weights."""
+    """Return the model with the likelihood to the power of the weight, y's last column; unchanged without weights."""
     if data.weights is None:
         return model, data
     powers = Model(to_power(model.likelihood, model.num_latents), model.gps)
@@ -731,7 +731,7 @@ def with_powers(model: Model, data: Data) -> tuple[Model, Data]:
 
 
 def _replaced(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Values whose rows outside ``rows`` are replaced by one of ``rows``, a finite one if there is any."""
+    """Return values in which one row of ``rows``, finite if possible, replaces each other row."""
     if values.ndim not in (1, 2) or len(values) != len(rows):
         return values
     finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)

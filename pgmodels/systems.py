@@ -1,4 +1,4 @@
-"""The systems of five papers under their own names, each a row: paper, likelihood, engine, options and defaults.
+"""The systems of five papers under their own names, each a row of a table: paper, likelihood, engine, defaults.
 
 Source: Wenzel et al. 2019; Galy-Fajou et al. 2019; Liu et al. 2019; Passerello 2021; Izmailov and Kropotov 2017.
 """
@@ -55,21 +55,21 @@ def __dir__() -> list[str]:
 
 
 class Options(TypedDict, total=False):
-    """Options of every system, passed on to its engine: the seed, and whether to show a progress bar."""
+    """Options of each system, passed on to its engine: the seed, and whether to show a progress bar."""
 
     seed: Seed
     progress: bool | None
 
 
 class StochasticOptions(Options, total=False):
-    """Options of the systems that ``pgm.svi`` runs, passed on to it: see there."""
+    """Options of the systems that ``pgm.svi`` runs, passed on to ``pgm.svi``."""
 
     max_epochs: int | None
     checkpoint: str | PathLike[str] | None
     callback: Callback | None
 
 
-# The arguments of systems in their order: annotation, type and meaning. A row's ``meanings`` replace the latter.
+# The arguments of systems in their order: annotation, type and meaning. A row's ``meanings`` replace these meanings.
 _ARGUMENTS: dict[str, tuple[Any, str, str]] = {
     "X": (ArrayLike, "array_like, shape (n, d)", "Inputs."),
     "y": (ArrayLike, "array_like, shape (n,)", "Labels 0 and 1."),
@@ -77,14 +77,14 @@ _ARGUMENTS: dict[str, tuple[Any, str, str]] = {
     "likelihood": (
         Likelihood | None,
         "Likelihood, optional",
-        "By default Bernoulli; any with an augmentation and one latent.",
+        "By default Bernoulli; any likelihood with an augmentation and one latent.",
     ),
-    "num_classes": (int | None, "int, optional", "Number of classes; by default one more than the largest in y."),
+    "num_classes": (int | None, "int, optional", "Number of classes; by default the largest class in y plus one."),
     "bound": (
         Literal["factorised", "augmented"],
         '{"factorised", "augmented"}',
-        '``"factorised"`` is the published bound, ``"augmented"`` the tighter one of this package, which keeps the '
-        "auxiliary variables of a datum together.",
+        '``"factorised"`` is the published bound. ``"augmented"`` is the tighter bound of this package, which keeps a '
+        "datum's auxiliary variables together.",
     ),
     "error": (float, "float", "The error rate δ, or its start value."),
     "learn_error": (bool, "bool", "Whether the error rate is learned with the hyperparameters."),
@@ -100,13 +100,13 @@ _ARGUMENTS: dict[str, tuple[Any, str, str]] = {
     "batch_size": (int, "int", "Rows per step; all rows if there are fewer."),
     "class_batch_size": (int | None, "int, optional", "Classes per step, as in ``pgm.svi``; by default all."),
 }
-# Options of an engine that its systems accept, and what it returns.
+# Options of an engine that its systems accept, and the type of its result.
 _ENGINES: dict[Callable[..., Any], tuple[type, str, str]] = {
     fit: (Options, "``seed`` and ``progress``, as in ``pgm.fit``.", "Approximation"),
     stochastic_vi: (
         StochasticOptions,
         "``seed``, ``progress``, ``max_epochs``, ``checkpoint`` and ``callback``, as in ``pgm.svi``.",
-        "Approximation or SparseApproximation\n    As ``pgm.svi`` returns for the objective.",
+        "Approximation or SparseApproximation\n    The result of ``pgm.svi`` for the objective.",
     ),
 }
 _DOCSTRING = """{summary}
@@ -144,7 +144,7 @@ def _system(
     select: str = "kmeans",
     **fixed: Any,
 ) -> Callable[..., _Result]:
-    """The function of a row of the table: an engine with ``fixed`` options, for the model of its arguments."""
+    """Return the function of a table row: an engine with ``fixed`` options, for the model of its arguments."""
     accepted = signature(engine)
     options_type, options_text, returns = _ENGINES[engine]
 
@@ -158,7 +158,7 @@ def _system(
         if "noise_variance" in values:
             values["y"] = _with_noise_variance(y, values["noise_variance"])
         formula = likelihood(values)
-        # A formula for any number of classes has a latent for each.
+        # A formula for any number of classes has a latent for each class.
         size = (formula.num_latents or values["num_classes"]) if "num_classes" in values else 1
         gp_kernel = kernel(X) if values["kernel"] is None else values["kernel"]
         gp = partial(GP, gp_kernel, form=Inducing(values["num_inducing"], values.get("select", select)))
@@ -191,7 +191,7 @@ def _system(
 
 
 def _count_classes(y: ArrayLike, num_classes: int | None) -> int:
-    """The number of classes, by default one more than the largest label. Raises ValueError for other labels."""
+    """Return the number of classes, by default the largest label plus one. Raise ValueError for invalid labels."""
     labels = as_numbers(y, "y")
     check_finite(labels, "y")
     if labels.ndim != 1 or not labels.size or np.any(labels < 0) or np.any(labels % 1):
@@ -212,7 +212,7 @@ def _with_noise_variance(y: ArrayLike, noise_variance: ArrayLike) -> np.ndarray:
 
 
 def ard(X: ArrayLike) -> RBF:
-    """The squared-exponential kernel with a lengthscale for each column of X, all starting at the median distance."""
+    """Return an RBF kernel with a lengthscale for each column of X, all starting at the median distance."""
     inputs = as_inputs(X, "X")
     return RBF(lengthscale=np.full(inputs.shape[1], float(median_distance(inputs))))
 
@@ -238,9 +238,9 @@ x_gpc = _wenzel(
     "Wenzel et al. 2019, sections 3 and 4.",
     lambda values: Bernoulli(),
     "augmented",
-    notes="Deviations from print: step sizes decrease by Robbins and Monro's rule instead of the adaptive rate of "
-    'Ranganath et al. 2013, which was measured to decrease too soon (``pgm.svi(rate="adaptive")`` has it); steps end '
-    "by a test of the averages of q instead of a window of 5 steps.",
+    notes="Deviations from print: step sizes decrease by Robbins and Monro's rule. The published adaptive rate of "
+    'Ranganath et al. 2013 was measured to decrease too soon; ``pgm.svi(rate="adaptive")`` has it. Steps end by a test '
+    "of the averages of q instead of a window of 5 steps.",
 )
 svgpc = _wenzel(
     "svgpc",
@@ -257,7 +257,7 @@ _CLASSES_TEXTS = {
     "y": "Classes 0, 1, ...",
     "kernel": "By default RBF with a lengthscale for each column, all starting at the median distance.",
     "num_inducing": f"{_CENTRES}, which stay in place.",
-    "error": "Start value of the probability of a class that is not that of the largest latent, which is learned.",
+    "error": "Start value of the probability that y is not the class of the largest latent; it is learned.",
 }
 _galy_fajou = partial(
     _system, engine=stochastic_vi, kernel=ard, defaults=_CLASSES, meanings=_CLASSES_TEXTS, train_hyperparameters=True
@@ -269,8 +269,7 @@ logistic_softmax = _galy_fajou(
     lambda values: LogisticSoftmax(values["num_classes"]),
     "factorised",
     defaults=_CLASSES | {"bound": "factorised"},
-    notes="Deviation from print: steps are convex combinations of natural parameters, and not of means and "
-    "covariances.",
+    notes="Deviation from print: steps are convex combinations of natural parameters instead of means and covariances.",
 )
 softmax = _galy_fajou(
     "softmax",
@@ -300,7 +299,7 @@ multinomial_probit = _galy_fajou(
 
 # Liu et al. 2019.
 def _with_errors(labels: LikelihoodFamily, classes: LikelihoodFamily) -> Callable[[_Values], Likelihood]:
-    """The likelihood of two classes, or of more, with an error rate."""
+    """Return a function that makes the likelihood of two classes, or of more, with an error rate."""
 
     def likelihood(values: _Values) -> Likelihood:
         count, error = values["num_classes"], values["error"]
@@ -353,7 +352,7 @@ gpc_3 = _noisy(
 )
 gpc_sm = _liu(
     "gpc_sm",
-    "GPC-sm: the softmax likelihood by its bound with Gumbel noise, with a latent for each class, also with two.",
+    "GPC-sm: the softmax likelihood by its bound with Gumbel noise, with a latent for each class, also for two.",
     "Liu et al. 2019, section III; equation 24 for steps on some of the rows and classes.",
     lambda values: Softmax(values["num_classes"]),
     "gumbel",
@@ -368,7 +367,7 @@ gpc_sm = _liu(
 def _gaussian(values: _Values) -> Likelihood:
     observed = as_numbers(values["y"], "y")
     check_finite(observed, "y")
-    # Half of the variance of y as noise, as the start value.
+    # The start value of the noise is half of the variance of y.
     return Gaussian(float(np.std(observed)) / np.sqrt(2.0) or 1.0)
 
 
@@ -412,8 +411,8 @@ svgp = _passerello(
     lambda values: Bernoulli(),
     "expected",
     defaults=_INDUCING | {"select": "kmeans", "train_inducing": False},
-    notes='With ``train_inducing`` it is "SVGP GO". Deviation from print: q is at its optimum at all hyperparameters, '
-    "and not optimised jointly with them.",
+    notes='With ``train_inducing`` it is "SVGP GO". Deviation from print: q is at its optimum for all hyperparameters '
+    "instead of being optimised jointly with them.",
 )
 merged = _passerello(
     "merged",
@@ -462,12 +461,12 @@ vi_jj_full = _izmailov_fitted(
 )
 vi_taylor = _izmailov_fitted(
     "vi_taylor",
-    "vi-Taylor: as vi-JJ, with a Taylor expansion of the log density about q's mean in place of the bound.",
+    "vi-Taylor: as vi-JJ, with a Taylor expansion of the log density about q's mean instead of the bound.",
     "Izmailov and Kropotov 2017, section 4.2.",
     objective="taylor",
     scheme="alternating",
     notes="``likelihood`` may be any without kinks and with one latent. ``.elbo`` of the result is Laplace's evidence, "
-    "which is no bound; the hyperparameters are not its maximum (see ``pgm.fit``). Deviation from print: steps to the "
+    "which is no bound; the hyperparameters do not maximise it (see ``pgm.fit``). Deviation from print: steps to the "
     "expansion at q's mean are halved if they lower the posterior density there.",
 )
 svi = _izmailov(

@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """What ``check`` computed, each part as of the public call of its name.
+    """The results of ``check``.
 
-    ``prior`` are draws of ``prior_predictive``, None if y cannot be drawn; ``results`` the corrected variational
-    result, "vi", and draws at its hyperparameters, "gibbs" or "nuts", which ``comparison`` compares; ``diagnosis`` is
-    ``diagnose`` of "vi", None with a reason among ``notes``; ``loo`` has leave-one-out by label. ``sampled`` are draws
-    of latents and hyperparameters, and ``sensitivity`` that of these to powers of prior and likelihood
-    (``az.psense_summary``); None if no hyperparameter has a prior. ``verdict`` are the findings in words, the last one
-    the next step.
+    ``prior`` are draws by ``prior_predictive``, None if y cannot be drawn. ``results`` are the corrected variational
+    result, "vi", and draws at its hyperparameters, "gibbs" or "nuts"; ``comparison`` compares them. ``diagnosis`` is
+    the result of ``diagnose`` for "vi"; if it is None, ``notes`` has the reason. ``loo`` has leave-one-out by label.
+    ``sampled`` are draws of latents and hyperparameters. ``sensitivity`` is their sensitivity to powers of prior and
+    likelihood (``az.psense_summary``). Both are None if no hyperparameter has a prior. ``verdict`` are the findings in
+    words; the last one is the next step.
     """
 
     prior: PriorPredictive | None = field(repr=False)
@@ -70,8 +70,8 @@ class Check:
         return "\n".join(bulleted([*self.verdict[:-1], *self.notes, self.verdict[-1]]))
 
     def report(self, path: str | PathLike[str], *, title: str = "Check of a model") -> Path:
-        """Write a self-contained HTML report with the verdict, the comparison and the diagnosis; returns its path."""
-        # It imports matplotlib.
+        """Write a self-contained HTML report of verdict, comparison and diagnosis, and return its path."""
+        # Imported here, since the report imports matplotlib.
         from pgmodels.report.report import write_report
 
         vi = self.results["vi"]
@@ -101,41 +101,41 @@ def check(
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> Check:
-    """Check a model on data in one call: is the prior plausible, the approximation right, and what to do next.
+    """Check a model on data in one call: the prior, the approximation, and the next step.
 
-    Draws from the prior, learns hyperparameters and corrects the variational Gaussian (``fit``, ``correct``), draws at
-    these hyperparameters (``gibbs``, or ``nuts`` without an augmentation), compares (``compare``), diagnoses on
-    simulated data (``diagnose``), leaves each row out (``loo``), and draws hyperparameters that have priors to find
-    their sensitivity to these.
+    The steps: draw from the prior, learn hyperparameters (``fit``), and correct the variational Gaussian (``correct``).
+    Draw at these hyperparameters (``gibbs``, or ``nuts`` without an augmentation), and ``compare``. Diagnose on
+    simulated data (``diagnose``), and leave each row out (``loo``). Draw hyperparameters that have priors, to measure
+    their sensitivity to the priors.
 
     Parameters
     ----------
     model : Model
         The likelihood and its GPs.
     X : array_like, shape (n, d)
-        Inputs, an array or a data frame. Exact draws cost O(n^3): of many rows take some thousand.
+        Inputs, an array or a data frame. Exact draws cost O(n^3): if there are many rows, pass a few thousand.
     y : array_like, shape (n,) or (n, columns)
         Observations.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods, as in ``cavi``.
     num_samples, num_warmup, num_chains : int
-        Of the draws.
+        Numbers of draws, of warm-up steps and of chains.
     num_replicates : int
-        Simulated data sets of the diagnosis; 0 omits it.
+        Number of simulated data sets for the diagnosis; 0 omits it.
     seed : int or jax.Array
-        An int or a JAX key, for everything that is drawn.
+        An int or a JAX key, for all draws.
     progress : bool, optional
         Whether each step shows a progress bar.
 
     Returns
     -------
     Check
-        Prints its verdict; ``report(path)`` writes it with tables and figures.
+        Printed, it shows its verdict; ``report(path)`` writes the verdict with tables and figures.
 
     Raises
     ------
     ValueError
-        For bad data or options, as the engines.
+        For invalid data or options, as in the engines.
 
     References
     ----------
@@ -202,7 +202,7 @@ def check(
 
 
 def _of_prior(prior: PriorPredictive, y: np.ndarray, rare: float = 0.005) -> tuple[list[str], list[str]]:
-    """A sentence on the prior predictive check, and the figures of y that all but a ``rare`` share of draws exclude."""
+    """Return a sentence on the prior predictive check, and the figures of y in a tail of less than ``rare``."""
     shares = prior.shares_below(y)
     excluded = [name for name, share in shares.items() if min(share, 1.0 - share) < rare]
     figures = ", ".join(f"its {name} above {share:.1%} of them" for name, share in shares.items())
@@ -220,7 +220,7 @@ def _of_loo(left_out: Mapping[str, Any]) -> str:
 
 
 def _of_sensitivity(sensitivity: pd.DataFrame, limit: float = 0.05) -> tuple[list[str], list[str]]:
-    """A sentence on sensitivity to the prior, and the hyperparameters beyond the limit of Kallioinen et al. 2024."""
+    """Return a sentence on prior sensitivity, and the hyperparameters above the limit of Kallioinen et al. 2024."""
     sensitive = {str(name): value for name, value in sensitivity["prior"].items() if value > limit}
     if not sensitive:
         return ["Hyperparameters: their posteriors hardly depend on powers of their priors."], []
@@ -232,27 +232,27 @@ def _of_sensitivity(sensitivity: pd.DataFrame, limit: float = 0.05) -> tuple[lis
 def next_step(
     levels: Mapping[str, str], excluded: Sequence[str], sensitive: Sequence[str], left_out: Mapping[str, Any]
 ) -> str:
-    """What to do, from the level of each verdict, draws last."""
+    """Return the next step in words, from the level of each verdict; the verdict on the draws is last."""
     vi, draws = levels
     if excluded:
         return "Next: change the priors or the mean of the GP so that data like y are plausible before they are seen."
     if levels[draws] == "distrust":
-        return f"Next: draw longer, with a larger num_samples; the draws of {draws} are too few to judge by."
+        return f"Next: draw longer, with a larger num_samples; the draws of {draws} are too few for a verdict."
     text = f"Next: predict with results[{draws!r}], since the approximation differs from the draws."
     if levels[vi] == "trust":
         text = f"Next: predict with results[{vi!r}], which agrees with the draws and is the cheapest."
     if any((elpd.pareto_k.values > 1.0).any() for elpd in left_out.values()):
-        text += " Look at the rows of large Pareto k-hat (loo): the model hardly expects them."
+        text += " Look at the rows with a large Pareto k-hat (loo): they are improbable under the model."
     return text + (f" Report results under other priors of {', '.join(sensitive)} too." if sensitive else "")
 
 
-# The results, and the names of all files of a study.
+# The results of a study, and the names of its files.
 _RESULTS = ("cavi", "gaussian")
 _WRITTEN = ("report.html", "comparison.csv", "settings.json", "gibbs.nc", *(f"{name}.npz" for name in _RESULTS))
 
 
 class Study(NamedTuple):
-    """A data set, the likelihood for it (a function of the number of classes; None chooses by y), and its columns.
+    """A data set, its likelihood (a function of the number of classes; None chooses by y), and its columns.
 
     ``columns`` are the columns of X and ``target`` is the column of y, as in ``pgmodels.datasets.load``.
     """
@@ -285,12 +285,12 @@ def validate(
 ) -> Comparison:
     """Run one study, print its comparison, and write the table, the draws and the settings to a folder of ``output``.
 
-    More than ``most_diagnosed`` latent values are not diagnosed, since that repeats CAVI on each simulated data set.
+    More than ``most_diagnosed`` latent values are not diagnosed: the diagnosis repeats CAVI on each simulated data set.
 
     Files: report.html, comparison.csv, settings.json, the draws for ArviZ in single precision (gibbs.nc), and the
     approximations for ``pgmodels.load`` (cavi.npz, gaussian.npz). Each file is written when it is ready, to the folder
-    ``NAME.unfinished``. All are moved at the end, so that an interrupted run does not replace an earlier one. Raises
-    ValueError, before any work, if the folder is not writable.
+    ``NAME.unfinished``. All files are moved at the end, so that an interrupted run does not replace an earlier run.
+    Raises ValueError, before any work, if the folder is not writable.
     """
     # Imported here, since other commands do not need tables and figures.
     from pgmodels.datasets import load, split
@@ -308,7 +308,7 @@ def validate(
     folder, unfinished = output / data.name, output / f"{data.name}.unfinished"
     for path in (folder, unfinished):
         make_folder(path, "--output")
-    # Files of an interrupted run.
+    # Remove the files of an interrupted run.
     _remove_results(unfinished)
     console.rule(f"{data.name}: {likelihood.name}, {len(rows.X)} training and {len(rows.X_test)} test rows")
     # Warnings are printed below the results, and are in the report.
@@ -337,7 +337,7 @@ def validate(
                 continue
             tree = result.to_arviz(seed=seed)
             groups = {path: node.data_vars for path, node in tree.subtree_with_keys if path != "."}
-            # Draws have no more than a few digits to lose.
+            # Single precision suffices, since draws have only a few significant digits.
             half = {"dtype": "float32", "zlib": True}
             encoding = {f"/{path}": {str(one): half for one in each} for path, each in groups.items()}
             with atomic_write(unfinished / "gibbs.nc") as temporary:
@@ -346,7 +346,7 @@ def validate(
         table.save(unfinished)
         diagnoses = {}
         if approximation.mean.size <= most_diagnosed:
-            # 40 data sets are enough for coverage, at a third of the default's time.
+            # 40 data sets suffice for coverage, in a third of the default's time.
             diagnoses["cavi"] = diagnose(approximation, num_replicates=40, seed=seed, progress=progress)
         else:
             text = f"not diagnosed: more than {most_diagnosed} latent values; use pgmodels.diagnose"
@@ -389,10 +389,10 @@ def _remove_results(folder: Path) -> None:
 
 
 def _variances(likelihood: Likelihood, y: np.ndarray) -> list[Any]:
-    """Kernel variances to fit: one for all latents, or one for each if the first has the units of y."""
-    # Without a prior, well separated classes drive the variance, by either bound, to values at which samplers of
-    # reasonable length do not mix. Held-out predictions would be better without it on average: see
-    # docs/explanation/engines.md.
+    """Return kernel variances to fit: one for all latents, or one for each if the first has the units of y."""
+    # The prior keeps samplers mixing: without it, well separated classes drive the variance, by either bound, to values
+    # at which samplers of reasonable length do not mix. Held-out predictions are better on average without the prior:
+    # see docs/explanation/engines.md.
     unitless = dist.LogNormal(0.0, 1.0)
     size = likelihood.num_latents or 1
     if likelihood.support(size).is_discrete:

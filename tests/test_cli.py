@@ -125,7 +125,7 @@ def test_the_studies_are_printed_in_order(monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_mistake_that_a_study_finds_is_told(capsys):
     assert main(["validate", "--data", "wine", "--train-size", "178"]) == 2
-    assert "train size must leave rows on both sides of 178" in capsys.readouterr().err
+    assert "train size must leave training and test rows of 178" in capsys.readouterr().err
 
 
 def test_an_interruption_has_its_status(monkeypatch):

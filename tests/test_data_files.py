@@ -20,7 +20,7 @@ def saved(folder, **arrays):
 
 
 ARRAYS = {
-    "no X": ({"y": Y}, "has no array X; it has y, and must hold X"),
+    "no X": ({"y": Y}, "has no array X; it has y, but it must hold X"),
     "no y": ({"X": X, "labels": Y}, "has no array y; it has X, labels"),
     "no arrays": ({}, "has no array X; it has none"),
     "y is longer": ({"X": X, "y": np.arange(8) % 2}, r"y of .* must have shape \(n,\).* X of 6 rows; got \(8,\)"),
@@ -36,9 +36,9 @@ ARRAYS = {
     "text in X": ({"X": X.astype(str), "y": Y}, "X of .* must hold real numbers; got <U32 of shape"),
     "complex X": ({"X": X + 1j, "y": Y}, "must hold real numbers; got complex128"),
     "times in y": ({"X": X, "y": Y.astype("M8[D]")}, "y of .* must hold real numbers; got datetime64"),
-    "y of one column": ({"X": X, "y": Y[:, None]}, r"must have shape \(n,\), or .* got \(6, 1\)"),
+    "y of one column": ({"X": X, "y": Y[:, None]}, r"must have shape \(n,\) or, .* got \(6, 1\)"),
     "y of three axes": ({"X": X, "y": np.zeros((6, 2, 2))}, r"got \(6, 2, 2\)"),
-    "text of two columns": ({"X": X, "y": np.full((6, 2), "a")}, r"is text, and must have shape \(n,\)"),
+    "text of two columns": ({"X": X, "y": np.full((6, 2), "a")}, r"is text; it must have shape \(n,\)"),
     "y is missing": ({"X": X, "y": [0, 1, np.nan, 0, 1, np.nan]}, r"y of .* not finite in row 2 \(2 such rows\)"),
     "X is infinite": ({"X": np.where(X == 9, np.inf, X), "y": Y}, "X of .* is missing or not finite in row 1"),
     "trials of other rows": ({"X": X, "y": Y, "trials": Y[:2]}, r"one shape \(n,\); got \(6,\), \(2,\)|must both have"),
@@ -108,11 +108,11 @@ FILES = {
     "folder.parquet": (Path.mkdir, "is a folder"),
     "empty.csv": (lambda path: path.write_text(""), "cannot be read as a table: No columns"),
     "blank.csv": (lambda path: path.write_text("\n\n"), "cannot be read as a table"),
-    "names.csv": (lambda path: path.write_text("a,b,y\n"), "has column names and no rows"),
+    "names.csv": (lambda path: path.write_text("a,b,y\n"), "has column names but no rows"),
     "one.csv": (lambda path: path.write_text("a\n1\n"), "has 1 column; it must hold X and y"),
     "semicolons.csv": (lambda path: path.write_text("a;b;y\n1;2;0\n"), "separated by commas"),
     "headless.csv": (lambda path: path.write_text("1.5,2,0\n0.5,3,1\n"), "begins with numbers, 1.5, 2, 0: .*x0,x1,y"),
-    "whole.csv": (lambda path: path.write_text("1,2,0\n2,3,1\n"), "begins with numbers.*Add one, such as"),
+    "whole.csv": (lambda path: path.write_text("1,2,0\n2,3,1\n"), "begins with numbers.*Add such a line"),
     "spaced.csv": (lambda path: path.write_text(" -1, 2e3, nan\n2,3,1\n"), "begins with numbers"),
     "quoted.csv": (lambda path: path.write_text('"1","2"\n2,3\n'), "begins with numbers"),
     "iris.csv": (lambda path: path.write_text("5.1,3.5,setosa\n4.9,3.0,virginica\n"), "begins with numbers, 5.1, 3.5"),
@@ -131,7 +131,7 @@ FILES = {
         lambda path: pd.DataFrame({"a": [1, 2], "y": [[0], [1]]}).to_parquet(path),
         "y of .* must hold numbers or text; got",
     ),
-    "none.parquet": (lambda path: pd.DataFrame({"a": [], "y": []}).to_parquet(path), "column names and no rows"),
+    "none.parquet": (lambda path: pd.DataFrame({"a": [], "y": []}).to_parquet(path), "column names but no rows"),
 }
 
 
@@ -181,5 +181,5 @@ def test_what_openml_has_is_no_wrong_class(monkeypatch):
     assert has(pd.Series(np.arange(40) + 0.5)).y[:3].tolist() == [0.5, 1.5, 2.5]
     with pytest.raises(ValueError, match="missing in some rows"):
         has(pd.Series(["no", None] * 20))
-    with pytest.raises(ValueError, match="has several columns of y or none"):
+    with pytest.raises(ValueError, match="has no column of y, or several"):
         has(pd.DataFrame({"p": np.arange(40), "q": np.arange(40)}))

@@ -13,20 +13,20 @@ RealArray: TypeAlias = Array | np.ndarray
 
 
 def namespace(*arrays: object) -> Any:
-    """``jax.numpy`` if one of these arrays is JAX's, else ``numpy``, as in host callbacks, which must not call JAX."""
+    """Return ``jax.numpy`` if an array is JAX's, else ``numpy``, as in host callbacks, which must not call JAX."""
     return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
 
 
 def constant(array: Any) -> Any:
-    """The array, as a constant for derivatives."""
+    """Return the array, as a constant for derivatives."""
     return jax.lax.stop_gradient(array) if isinstance(array, jax.Array) else array
 
 
-# The value uses no jnp.where: XLA miscompiles nested selects (jaxlib 0.10.1 and 0.10.2 with default options: with
-# lengthscales per column, the covariance of a row with itself lost up to half of the variance).
+# The value uses no jnp.where, because XLA miscompiles nested selects (jaxlib 0.10.1 and 0.10.2 with default options):
+# with lengthscales per column, the covariance of a row with itself lost up to half of the variance.
 @jax.custom_jvp
 def safe_sqrt(squared: Array) -> Array:
-    """The square root with derivative 0 at 0, as of a distance with respect to a lengthscale."""
+    """Return the square root with derivative 0 at 0, for example of a distance with respect to a lengthscale."""
     return jnp.sqrt(squared)
 
 
@@ -38,9 +38,9 @@ def _safe_sqrt_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array
 
 
 def trigonometric_sums(u: np.ndarray, coefficients: np.ndarray, count: int) -> np.ndarray:
-    """The sums of coefficients exp(2 pi i k u) over points u (n,) in [0, 1), for k = 0, ..., ``count`` - 1.
+    """Return the sums of coefficients exp(2 pi i k u) over points u (n,) in [0, 1), for k = 0, ..., ``count`` - 1.
 
-    Needs O(n + count log count) operations: points are spread over a grid, which has a fast Fourier transform. Source:
+    The cost is O(n + count log count): points are spread over a grid, which has a fast Fourier transform. Source:
     Greengard and Lee 2004.
     """
     # A point is spread over ``width`` cells of the grid, as exp(-rate t^2) at a distance of t cells. With 4 cells for
@@ -48,7 +48,7 @@ def trigonometric_sums(u: np.ndarray, coefficients: np.ndarray, count: int) -> n
     width, rate = 24, np.pi / 16.0
     size = scipy.fft.next_fast_len(max(4 * count, width), real=True)
     cells, beyond = np.divmod(u * size, 1.0)
-    # The first cell of a point is that many before its own.
+    # The offset of a point's first cell from its own cell.
     first, cells = width // 2 - 1, cells.astype(np.intp)
     grid = np.zeros(size + width)
     for number in range(width):
@@ -61,18 +61,18 @@ def trigonometric_sums(u: np.ndarray, coefficients: np.ndarray, count: int) -> n
     return np.conj(scipy.fft.rfft(grid[:size])[:count]) / shape
 
 
-# Variances that do not differ between variables need fewer nodes of the trapezoid rule than others, and fewer Newton
-# steps to the mode: the integrand has no sharp factors.
+# If all variables have one variance, the integrand has no sharp factors: fewer nodes of the trapezoid rule suffice, and
+# fewer Newton steps to the mode.
 EQUAL_NODES, EQUAL_NEWTON = 49, 8
 
 
 def log_probability_of_largest(mean: RealArray, variance: RealArray, chosen: RealArray, nodes: int = 129) -> Array:
-    """log P(g_k > g_c for all c ≠ k) of independent g ~ N(mean, variance), (..., 1).
+    """Return log P(g_k > g_c for all c ≠ k) of independent g ~ N(mean, variance), (..., 1).
 
-    Two variables: in closed form. More: the integral of φ(x) Π_c Φ((m_k + s_k x - m_c) / s_c) by the trapezoid rule
-    about its mode, which is accurate relative to the integral. A factor of a variance far below that of g_k is a steep
-    step: nodes lie closer together towards the last step, below which the integrand vanishes. The nodes are constants
-    for derivatives, which are integrals of the derivatives.
+    Two variables have a closed form. More need the integral of φ(x) Π_c Φ((m_k + s_k x - m_c) / s_c). The trapezoid
+    rule about its mode is accurate relative to the integral. A variance far below the variance of g_k makes a steep
+    step: nodes lie closer together towards the last step, below which the integrand vanishes. Derivatives are integrals
+    of derivatives, with constant nodes.
 
     Parameters
     ----------
@@ -83,8 +83,8 @@ def log_probability_of_largest(mean: RealArray, variance: RealArray, chosen: Rea
     nodes : int
         The number of nodes of the trapezoid rule.
     """
-    # Variances are at least this share of the largest one, which is computed before the broadcast: XLA would evaluate
-    # the maximum of a constant variance of many rows while it compiles.
+    # Variances are at least this share of the largest. The maximum is computed before the broadcast: otherwise XLA
+    # would evaluate it at compile time for a constant variance of many rows.
     floor = jax.lax.stop_gradient(1e-12 * jnp.max(variance, axis=-1, keepdims=True) + 1e-24)
     mean, variance, chosen = jnp.broadcast_arrays(mean, jnp.maximum(variance, floor), chosen)
     if mean.shape[-1] == 2:
@@ -106,7 +106,7 @@ def log_probability_of_largest(mean: RealArray, variance: RealArray, chosen: Rea
         t = share * length
         return jnp.exp(log_integrand(begin + width * jnp.expm1(t)) - top + t)
 
-    # A node at a time, since an array with an axis of nodes is large where this is evaluated at nodes itself.
+    # One node at a time: callers that evaluate this at nodes would make an array with a second axis of nodes.
     shares = jnp.linspace(0.0, 1.0, nodes)
     total, _ = jax.lax.scan(lambda total, share: (total + density(share), None), jnp.zeros_like(top), shares)
     return top + jnp.log(total * width * length / ((nodes - 1) * np.sqrt(2.0 * np.pi)))
@@ -115,12 +115,11 @@ def log_probability_of_largest(mean: RealArray, variance: RealArray, chosen: Rea
 def mode_of_largest(
     gap: RealArray, ratio: RealArray | float, chosen: RealArray, steps: int = 16
 ) -> tuple[Array, Array]:
-    """The mode of φ(x) Π_c Φ(gap + ratio x) over c ≠ k, up to ``steps`` of Newton's method, and minus the second
-    derivative of its logarithm there, (..., 1) each.
+    """Return the mode of φ(x) Π_c Φ(gap + ratio x) over c ≠ k, and minus its second log derivative, (..., 1) each.
 
-    Short of convergence it is on the left of the mode.
+    Newton's method makes at most ``steps`` steps. Before convergence the point is on the left of the mode.
     """
-    # Below this argument φ(z) / Φ(z) is -z to double precision, and the quotient of their logarithms is not accurate.
+    # Below this argument, φ(z) / Φ(z) is -z to double precision, and the difference of their logarithms is inaccurate.
     far = -1e4
 
     def derivatives(x: Array) -> tuple[Array, Array]:
@@ -136,14 +135,14 @@ def mode_of_largest(
         # The slope is convex in x: Newton steps from the left of the mode stay on the left, up to rounding.
         return x + jnp.maximum(slope, 0.0) / curvature
 
-    # The mode for one factor alone is on the right of this point, since φ(z) / Φ(z) > -z; and of 0.
+    # The mode for a single factor is on the right of this point, since φ(z) / Φ(z) > -z; it is also above 0.
     alone = jnp.where(chosen, 0.0, -gap * ratio / (1.0 + ratio**2))
     mode = jax.lax.fori_loop(0, steps, newton, jnp.maximum(jnp.max(alone, axis=-1, keepdims=True), 0.0))
     return mode, derivatives(mode)[1]
 
 
 def _domain(gap: Array, ratio: Array, chosen: Array) -> tuple[Array, Array, Array, Array]:
-    """The integrand's mode, and the left end, width of the first cell and length of the nodes, (..., 1)."""
+    """Return the integrand's mode, and the left end, first cell width and length of the nodes, (..., 1) each."""
     mode, _ = mode_of_largest(gap, ratio, chosen)
     ends = jnp.where(chosen, -jnp.inf, jnp.minimum(mode, -gap / ratio) - 7.0 / ratio)
     begin = jnp.maximum(jnp.max(ends, axis=-1, keepdims=True), mode - 8.0)
@@ -154,13 +153,13 @@ def _domain(gap: Array, ratio: Array, chosen: Array) -> tuple[Array, Array, Arra
 
 # The shape of a Gamma variable that is independent of its Poisson counts under q, and its share of a bound.
 
-# From this shape on, differences of nearly equal functions of it are replaced by their series, to 1e-14.
+# From this shape on, differences of nearly equal functions are replaced by their series, to 1e-14.
 _LARGE = 16.0
 
 
 @jax.custom_jvp
 def factorised_share(p: RealArray, log_r: RealArray) -> Array:
-    """G(p, t) = (α - p) (1 - ψ(α)) + log Γ(α) - log Γ(p) <= -p log r, t = 1 - r, α = ``gamma_shape``; 0 at p = 0."""
+    """Return G(p, t) = (α - p) (1 - ψ(α)) + log Γ(α) - log Γ(p) <= -p log r, t = 1 - r, α = ``gamma_shape``; 0 at 0."""
     positive = jnp.where(p > 0, p, 1.0)
     alpha = gamma_shape(positive, log_r)
     small = jnp.minimum(alpha, _LARGE)
@@ -176,7 +175,7 @@ def factorised_share(p: RealArray, log_r: RealArray) -> Array:
 
 @factorised_share.defjvp
 def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    # G is a maximum over α: only its explicit dependence counts.
+    # G is a maximum over α, so only the explicit dependence on p and t enters the derivative.
     (p, log_r), (dp, dlog_r) = primals, tangents
     positive = jnp.where(p > 0, p, 1.0)
     alpha = gamma_shape(positive, log_r)
@@ -187,10 +186,10 @@ def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Arra
 
 @jax.custom_jvp
 def gamma_shape(p: RealArray, log_r: RealArray) -> Array:
-    """The shape α of q(λ): the root of α = p + t exp ψ(α), t = 1 - r, for p > 0.
+    """Return the shape α of q(λ): the root of α = p + t exp ψ(α), t = 1 - r, for p > 0.
 
-    α - p - t exp ψ(α) increases and is concave, so that Newton's method from below the root stays below it; and
-    exp ψ(α) > α - 1/2, so that the root is at least (p - t / 2) / r.
+    α - p - t exp ψ(α) increases and is concave, so that Newton's method from below the root stays below it. Since
+    exp ψ(α) > α - 1/2, the root is at least (p - t / 2) / r.
     """
     r = jnp.exp(log_r)
     alpha = jnp.maximum(p, (p + 0.5 * jnp.expm1(log_r)) / r)
@@ -212,7 +211,7 @@ def _(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Arra
 
 
 def _below(alpha: Array) -> tuple[Array, Array]:
-    """α - exp ψ(α) and its derivative; tends to 1/2 and 0."""
+    """Return α - exp ψ(α) and its derivative, which tend to 1/2 and 0."""
     return jax.jvp(_difference, (alpha,), (jnp.ones_like(alpha),))
 
 
@@ -229,7 +228,7 @@ def _difference(alpha: Array) -> Array:
     return jnp.where(alpha < _LARGE, small - jnp.exp(digamma(small)), 0.5 - u * jnp.expm1(series))
 
 
-# With fewer draws, k-hat is fitted to a tail of fewer than 20.
+# With fewer draws than this, k-hat is fitted to a tail of fewer than 20 draws.
 FEWEST_DRAWS = 100
 
 
@@ -247,7 +246,7 @@ class SmoothedWeights(NamedTuple):
 
     @property
     def log_mean(self) -> float:
-        """Log of the mean smoothed ratio. Smoothing does not change the median ratio, which gives the scale."""
+        """The logarithm of the mean smoothed ratio. Its scale is the median ratio, which smoothing does not change."""
         median = int(np.argsort(self.log_ratios)[len(self.log_ratios) // 2])
         return float(self.log_ratios[median] - self.log_weights[median] - np.log(len(self.log_ratios)))
 
@@ -263,8 +262,8 @@ class SmoothedWeights(NamedTuple):
 
 
 def smoothed(log_ratios: np.ndarray) -> SmoothedWeights:
-    """Pareto-smoothed weights of draws with these log density ratios (Vehtari et al. 2024)."""
-    # Weights equal to rounding: the proposal is the target, and there is no tail to fit.
+    """Return Pareto-smoothed weights of draws with these log density ratios (Vehtari et al. 2024)."""
+    # If weights are equal up to rounding, the proposal is the target, and there is no tail to fit.
     if np.ptp(log_ratios) < 1e-6 * max(1.0, float(np.abs(log_ratios).max())):
         return SmoothedWeights(log_ratios, np.full(len(log_ratios), -np.log(len(log_ratios))), -np.inf)
     from arviz_stats.base import array_stats

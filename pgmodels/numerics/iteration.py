@@ -25,14 +25,14 @@ class Adam(NamedTuple):
 
 
 def initial_adam(vector: Float[Array, " values"]) -> Adam:
-    """The state before the first step."""
+    """Return the state before the first step."""
     return Adam(vector, jnp.zeros_like(vector), jnp.zeros_like(vector), jnp.zeros(()))
 
 
 def adam_step(
     state: Adam, slope: Float[Array, " values"], rate: Float[Array, ""], units: Float[Array, " values"]
 ) -> Adam:
-    """An ascent step of about ``rate`` times ``units`` in each value (Kingma and Ba 2015, algorithm 1)."""
+    """Return an ascent step of about ``rate`` times ``units`` in each value (Kingma and Ba 2015, algorithm 1)."""
     beta_1, beta_2, epsilon = 0.9, 0.999, 1e-8
     num_steps = state.num_steps + 1.0
     mean = beta_1 * state.mean + (1.0 - beta_1) * slope
@@ -53,24 +53,24 @@ class History(NamedTuple):
         return jnp.any(self.latest != 0)
 
     def after(self, sites: Iterable[Array], image: Iterable[Array]) -> "History":
-        """The history with another iterate and its image added."""
+        """Return the history with another iterate and its image added."""
         vector = _flat(image)
         latest = jnp.stack([vector, vector - _flat(sites)])
         move = jnp.where(self.started, latest - self.latest, 0.0)
         return History(latest, jnp.concatenate([self.moves[1:], move[None]]))
 
     def combined(self) -> Float[Array, " size"]:
-        """The combination of images of least residual (Walker and Ni 2011, equation 2.3), or else the latest image."""
+        """Return the images' combination of least residual (Walker and Ni 2011, equation 2.3), or the latest image."""
         vector, residual = self.latest
         R = self.moves[:, 1]
         squares = R @ R.T
-        # Differences soon become nearly collinear, and without a ridge their weights would be rounding errors.
+        # Differences soon become nearly collinear: without a ridge, their weights would be rounding errors.
         ridge = 1e-10 * jnp.trace(squares) + jnp.finfo(R.dtype).tiny
         weights = cho_solve(cho_factor(squares + ridge * jnp.eye(len(R)), lower=True), R @ residual)
         return vector - weights @ self.moves[:, 0]
 
     def extrapolated(self, image: "Sites") -> "Sites":
-        """``combined`` as sites; uncoupled precisions are at least a tenth of the image's where these are positive."""
+        """Return ``combined`` as sites; uncoupled precisions are at least 0.1 times positive ones of the image."""
         vector = self.combined()
         size = image.potential.size
         precision = vector[size:].reshape(image.precision.shape)
@@ -79,16 +79,16 @@ class History(NamedTuple):
         return image._replace(potential=vector[:size].reshape(image.potential.shape), precision=precision)
 
     def without_iterate(self) -> "History":
-        """The differences alone, for the iterates of a similar map."""
+        """Return the history with only its differences, for the iterates of a similar map."""
         return History(jnp.zeros_like(self.latest), self.moves)
 
     def masked(self, keep: Bool[Array, ""]) -> "History":
-        """This history if ``keep``, else an empty one."""
+        """Return this history if ``keep``, else an empty history."""
         return History(*(jnp.where(keep, array, 0.0) for array in self))
 
 
 def empty_history(sites: Iterable[Array]) -> History:
-    """The history before the first iterate, with room for five differences."""
+    """Return the history before the first iterate, with room for five differences."""
     size = sum(array.size for array in sites)
     return History(jnp.zeros((2, size)), jnp.zeros((5, 2, size)))
 
@@ -98,7 +98,7 @@ def _flat(sites: Iterable[Array]) -> Float[Array, " size"]:
 
 
 def hessian(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray, *, central: bool) -> np.ndarray:
-    """The symmetric Hessian at x (d,), of unit scale, by d + 1 gradients, or 2 d to second order if ``central``."""
+    """Return the symmetric Hessian at x (d,), of unit scale, by d + 1 gradients, or 2 d (second order, ``central``)."""
     at, step = None if central else gradient(x), 0.05
     slopes = [gradient(x + move) - (gradient(x - move) if at is None else at) for move in step * np.eye(len(x))]
     H = np.array(slopes) / (2.0 * step if central else step)
@@ -119,12 +119,12 @@ P = TypeVar("P", bound=Evaluated)
 
 
 class Search(Generic[P]):
-    """Minimises a function within a box by quasi-Newton methods; keeps the best point.
+    """A minimisation of a function within a box by quasi-Newton methods, which keeps the best point.
 
-    ``function(x, best)`` is the point at x, or None where its value or gradient is not finite, and may start from the
-    ``best`` point so far, None at first. ``units`` scale the coordinates, ``box`` (2, size) has their limits, and
-    ``report(best)`` is called after each iteration, which it ends by StopIteration. ``left_box`` says whether a point
-    outside the box was asked for.
+    ``function(x, best)`` returns the point at x, or None if its value or gradient is not finite. It may start from the
+    ``best`` point, None at first. ``units`` scale the coordinates, and ``box`` (2, size) has their limits.
+    ``report(best)`` is called after each iteration; it may end the search by StopIteration. ``left_box`` is True if a
+    point outside of the box was requested.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Search(Generic[P]):
         self.num_iterations, self.num_evaluations, self.left_box = 0, 1, False
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        """The value and its gradient; where not finite or outside the box, ones that send a line search back."""
+        """Return the value and its gradient; at invalid points, values that send a line search back."""
         best, away = self.best, x - self.x
         if best is None:
             return np.inf, np.zeros_like(x)
@@ -164,18 +164,18 @@ class Search(Generic[P]):
 
     @property
     def point(self) -> P:
-        """The best point; ValueError if the function was finite nowhere."""
+        """The best point. Raises ValueError if no point had a finite value."""
         if self.best is None:
-            raise ValueError("the function is not finite where the search starts.")
+            raise ValueError("the function is not finite at the start of the search.")
         return self.best
 
     @property
     def height(self) -> float:
-        """The divisor of the values with which a first step, as long as the gradient, is at most a unit long."""
+        """The divisor of the values that limits the first step, which has the gradient's length, to one unit."""
         return 1.0 if self.best is None else max(1.0, float(np.linalg.norm(self.best.slope * self.units)))
 
     def converge(self, max_iterations: int, tolerance: float) -> bool:
-        """Search anew until a search gains less than a relative tolerance; whether the iterations were enough."""
+        """Repeat the search until it gains less than a relative tolerance. Return whether the iterations sufficed."""
         while self.num_iterations < max_iterations:
             before = self.point.value
             self.lbfgs(max_iterations - self.num_iterations, tolerance)
@@ -186,9 +186,9 @@ class Search(Generic[P]):
     def lbfgs(
         self, max_iterations: int, tolerance: float, least_slope: float = 1e-6, height: float | None = None
     ) -> "OptimizeResult":
-        """L-BFGS-B from the best point, in units, until an iteration gains less than a relative tolerance.
+        """Run L-BFGS-B from the best point, in units, until an iteration gains less than a relative tolerance.
 
-        Or until the largest slope, in units, is below ``least_slope``. Values are divided by ``height``.
+        It also ends if the largest slope, in units, is below ``least_slope``. Values are divided by ``height``.
         """
         from scipy.optimize import minimize
 
@@ -207,7 +207,7 @@ class Search(Generic[P]):
         )
 
     def bfgs(self, inverse_hessian: np.ndarray, max_iterations: int) -> "OptimizeResult":
-        """BFGS from the best point with an initial inverse Hessian, until ``report`` ends it; see ``left_box``."""
+        """Run BFGS from the best point with an initial inverse Hessian, until ``report`` ends it; see ``left_box``."""
         from scipy.optimize import minimize
 
         self.left_box = False
@@ -223,7 +223,7 @@ class Search(Generic[P]):
 class Solution(NamedTuple):
     """The solution, its relative residual in the norm of the preconditioner, and the number of products.
 
-    ``positive``: whether all directions had positive curvature; the first that had none ended the iterations.
+    ``positive`` is True if all directions had positive curvature; the first direction without it ends the iterations.
     """
 
     x: Array
@@ -233,7 +233,7 @@ class Solution(NamedTuple):
 
 
 class _State(NamedTuple):
-    """x, the residual r, the direction Q p and p itself, and r^T Q r."""
+    """The state of the iterations: x, the residual r, the directions Q p and p, and r^T Q r."""
 
     x: Array
     residual: Array
@@ -251,9 +251,9 @@ def conjugate_gradients(
     tolerance: float,
     max_products: int,
 ) -> Solution:
-    """The x with M x = b for a symmetric M, by products, to a relative residual; arrays of any shape. Traceable.
+    """Solve M x = b for a symmetric M, by products, to a relative residual; arrays of any shape. Traceable.
 
-    ``product(Q p, p)`` is M Q p, where Q is the symmetric and positive preconditioner: M may have a term Q^-1.
+    ``product(Q p, p)`` is M Q p, with the symmetric and positive preconditioner Q: M may have a term Q^-1.
     Source: Hestenes and Stiefel 1952.
     """
     first = precondition(b)

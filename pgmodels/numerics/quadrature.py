@@ -10,22 +10,22 @@ import scipy
 
 # Quadrature nodes and weights, and chunk sizes that fit into memory.
 
-# Values per chunk: 32 MB for an intermediate array.
+# Values per chunk: an intermediate array then has 32 MB.
 CHUNK_VALUES = 4_000_000
 
 
 def gauss_hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights (count,) for the weight function exp(-x²/2), whose integral is √(2π)."""
+    """Return nodes and weights (count,) for the weight function exp(-x²/2), whose integral is √(2π)."""
     return scipy.special.roots_hermitenorm(count)
 
 
 def gauss_legendre(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights (count,) on (-1, 1); the weights sum to 2."""
+    """Return nodes and weights (count,) on (-1, 1); the weights sum to 2."""
     return np.polynomial.legendre.leggauss(count)
 
 
 def trapezoid_normal(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (count^size, size) and weights of a standard normal: ``count`` points on (-8, 8) per dimension."""
+    """Return nodes (count^size, size) and weights of a standard normal: ``count`` points on (-8, 8) per dimension."""
     line = np.linspace(-8.0, 8.0, count)
     density = np.exp(-0.5 * line**2) / np.sqrt(2 * np.pi) * (line[1] - line[0])
     nodes = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
@@ -33,19 +33,19 @@ def trapezoid_normal(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sobol_normals(size: int, count: int, seed: int | np.random.Generator = 0) -> np.ndarray:
-    """Scrambled Sobol points of a standard normal, (count, size), equally weighted; ``count`` is a power of two."""
+    """Return scrambled Sobol points of a standard normal, (count, size), equally weighted; ``count`` must be 2^k."""
     return scipy.special.ndtri(sobol_uniforms(size, count, seed))
 
 
 def sobol_uniforms(size: int, count: int, seed: int | np.random.Generator = 0) -> np.ndarray:
-    """Scrambled Sobol points of the unit cube, (count, size)."""
+    """Return scrambled Sobol points of the unit cube, (count, size)."""
     from scipy.stats import qmc
 
     return qmc.Sobol(size, seed=seed).random(count)
 
 
 def normal_nodes(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (count, size) and weights (count,) of a standard normal: Gauss-Hermite in one dimension, Sobol in more."""
+    """Return nodes (count, size) and weights (count,) of a standard normal: Gauss-Hermite for size 1, else Sobol."""
     if size > 1:
         return sobol_normals(size, count), np.full(count, 1.0 / count)
     nodes, weights = gauss_hermite(count)
@@ -53,52 +53,52 @@ def normal_nodes(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def chunk_length(width: int, values: int = CHUNK_VALUES) -> int:
-    """The number of entries per chunk, for entries of ``width`` values each."""
+    """Return the number of entries per chunk, for entries of ``width`` values each."""
     return max(1, values // width)
 
 
 def slices(count: int, width: int, values: int = CHUNK_VALUES) -> list[slice]:
-    """Slices of ``count`` entries, ``chunk_length`` each."""
+    """Return slices of ``count`` entries, ``chunk_length`` each."""
     step = chunk_length(width, values)
     return [slice(start, start + step) for start in range(0, count, step)]
 
 
 def power_of_two(count: int) -> int:
-    """The smallest power of two >= ``count``: sizes rounded up to it share compiled programs."""
+    """Return the smallest power of two >= ``count``, so that similar sizes share compiled programs."""
     return 1 << max(0, count - 1).bit_length()
 
 
 def equal_chunks(rows: np.ndarray, length: int) -> list[np.ndarray]:
-    """Rows in chunks of one length; the last is padded by repeating its last row, which the caller drops."""
+    """Return rows in chunks of one length. The last chunk repeats its last row; the caller drops the repetitions."""
     padded = np.pad(rows, (0, -len(rows) % length), mode="edge")
     return [padded[start : start + length] for start in range(0, len(padded), length)]
 
 
 def padded_chunks(rows: np.ndarray, width: int, values: int = CHUNK_VALUES) -> list[np.ndarray]:
-    """Equal chunks of ``chunk_length`` rows, or a power of two if that is less: few shapes are compiled."""
+    """Return equal chunks of ``chunk_length`` rows, or of a smaller power of two, so that few shapes are compiled."""
     return equal_chunks(rows, min(chunk_length(width, values), power_of_two(len(rows))))
 
 
 # Grids and central composite designs: evaluation points of a density in standardised coordinates about its mode.
 
-# Grid spacing in standard deviations by dimension: sums over it integrate a Gaussian to 1e-5 or better. Higher
+# Grid spacing in standard deviations by dimension: sums over the grid integrate a Gaussian to 1e-5 or better. Higher
 # dimensions use a composite design.
 SPACINGS = {1: 0.75, 2: 1.0, 3: 1.5}
 # Maximum number of grid points by dimension.
 _MAX_POINTS = {1: 60, 2: 150, 3: 300}
-# The sphere of a composite design has this radius times the square root of the dimension (Rue, Martino, Chopin 2009).
+# The radius of a composite design's sphere, over the square root of the dimension (Rue, Martino, Chopin 2009).
 _RADIUS = 1.1
-# Points for marginals: lattice points per cell and axis of a grid by dimension.
+# For marginals: the number of lattice points per cell and axis of a grid, by dimension.
 _FINER = {1: 40, 2: 8, 3: 5}
-# Log densities further than this below the largest are raised to it before interpolation: they have no mass, and a
-# cubic that follows a cliff down overshoots by hundreds of nats on its other side.
+# Log densities lower than this below the largest are raised to this level before interpolation. They have no mass, and
+# a cubic that follows a cliff down overshoots by hundreds of nats on the other side of the cliff.
 _FLOOR = 12.0
 
 
 class Design(NamedTuple):
     """Points (K, d) in standardised coordinates, their log densities (K,), and whether they cover the mass.
 
-    ``error`` is the error of the log total mass in nats if the interpolated density disagrees with new points, else 0.
+    If the interpolated density disagrees with new points, ``error`` is the log total mass's error in nats, else 0.
     """
 
     points: np.ndarray
@@ -110,7 +110,7 @@ class Design(NamedTuple):
 class WeightedPoints(NamedTuple):
     """Points (S, d) in standardised coordinates, their masses (S,), and the index of the design point nearest to each.
 
-    ``weights`` (K,) are those of the design points, and ``log_total`` is the logarithm of the total mass.
+    ``weights`` (K,) are the design points' weights, and ``log_total`` is the logarithm of the total mass.
     """
 
     points: np.ndarray
@@ -120,12 +120,12 @@ class WeightedPoints(NamedTuple):
     log_total: float
 
 
-# (point, index of the nearest point evaluated before, if any) -> log density, or minus infinity.
+# Arguments: a point, and the index of the nearest evaluated point, if any. Result: its log density, or -infinity.
 LogDensity = Callable[[np.ndarray, int | None], float]
 
 
 def grid(density: LogDensity, size: int, max_points: int | None = None) -> Design:
-    """A grid about the origin that grows until the density has fallen off on all sides, if ``is_complete``."""
+    """Return a grid about the origin, grown until the density is low on all sides; ``is_complete`` is then True."""
     spacing, max_points = SPACINGS[size], max_points or _MAX_POINTS[size]
     steps = [np.array(step) * sign for step in np.eye(size, dtype=int) for sign in (1, -1)]
     log_densities: dict[tuple[int, ...], float] = {(0,) * size: density(np.zeros(size), None)}
@@ -134,7 +134,7 @@ def grid(density: LogDensity, size: int, max_points: int | None = None) -> Desig
     is_complete = True
     while open_cells:
         highest = max(log_densities.values())
-        # The densest cell first, so that distant cells may be skipped.
+        # The cell with the highest density comes first, so that distant cells may be skipped.
         cell = max(open_cells, key=lambda candidate: log_densities[candidate])
         open_cells.remove(cell)
         # The grid grows at points whose density is at least e^-3 of the largest.
@@ -155,10 +155,10 @@ def grid(density: LogDensity, size: int, max_points: int | None = None) -> Desig
 
 
 def refined(density: LogDensity, design: Design) -> Design:
-    """A grid with points added until the interpolated density agrees with the density at new points.
+    """Return a grid with points added until the interpolated density agrees with the density at new points.
 
-    It agrees if the ratio of the two at new points has a mean within 0.05 of 1 and a root mean square error below 0.15:
-    near cliffs of hundreds of nats the error of the log evidence is then 0.00 to 0.09 nats.
+    They agree if their ratio at new points has a mean within 0.05 of 1, and a root mean square error below 0.15. Near
+    cliffs of hundreds of nats, the error of the log evidence is then 0.00 to 0.09 nats.
     """
     if not np.isfinite(design.log_densities[0]):
         return design
@@ -179,7 +179,7 @@ def refined(density: LogDensity, design: Design) -> Design:
 
 
 def _new_points(design: Design, fine: np.ndarray, log_density: np.ndarray) -> list[int]:
-    """Indices of points with the largest density times squared distance to the design and to each other."""
+    """Return the indices of points with the largest density times squared distance to the design and to each other."""
     from scipy.spatial import KDTree
 
     squares = KDTree(design.points).query(fine)[0] ** 2
@@ -191,7 +191,7 @@ def _new_points(design: Design, fine: np.ndarray, log_density: np.ndarray) -> li
 
 
 def composite(density: LogDensity, size: int) -> Design:
-    """Central composite design: the centre, axis points and a fractional factorial on a sphere (Box and Wilson 1951).
+    """Return a central composite design: centre, axis points, fractional factorial on a sphere (Box and Wilson 1951).
 
     ``is_complete`` is True if the density falls off towards every axis point.
     """
@@ -202,9 +202,9 @@ def composite(density: LogDensity, size: int) -> Design:
 
 
 def _corners(size: int) -> np.ndarray:
-    """A fractional factorial design of resolution V on {-1, 1}^size (Sanchez and Sanchez 2005)."""
-    # The sign of axis k at a corner is the parity of the bits that the corner's index shares with the k-th word; no
-    # four or fewer words sum to 0 modulo 2, so that no pair of axes is confounded with another.
+    """Return a fractional factorial design of resolution V on {-1, 1}^size (Sanchez and Sanchez 2005)."""
+    # The sign of axis k at a corner is the parity of the bits that the corner's index shares with the k-th word. No
+    # four or fewer words sum to 0 modulo 2, so that no pair of axes is confounded with another pair.
     words: list[int] = []
     for word in count(1):
         if len(words) == size:
@@ -219,11 +219,11 @@ def _corners(size: int) -> np.ndarray:
 
 
 def grid_support(design: Design) -> WeightedPoints:
-    """A finer lattice in the cells of a grid and their neighbours, with interpolated log densities.
+    """Return a finer lattice in the cells of a grid and their neighbours, with interpolated log densities.
 
-    The weight of a design point is the mean of its cardinal function (1 there, 0 at the other points) over the lattice,
-    so that weighted sums over the design are integrals of the interpolant. Negative weights, at the rim, and weights of
-    points without mass are set to 0.
+    The cardinal function of a design point is 1 at the point and 0 at all other points. Its mean over the lattice is
+    the point's weight: weighted sums over the design are then integrals of the interpolant. Negative weights, at the
+    rim, and weights of points without mass are set to 0.
     """
     fine, log_density, cardinal = _interpolated(design)
     finite = np.isfinite(design.log_densities)
@@ -237,7 +237,7 @@ def grid_support(design: Design) -> WeightedPoints:
 
 
 def _interpolated(design: Design) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The lattice (S, d), its log densities (S,), and the cardinal functions of the points with a density, (S, K)."""
+    """Return the lattice (S, d), its log densities (S,), and the cardinal functions (S, K) of points with a density."""
     size = design.points.shape[1]
     spacing, finite = SPACINGS[size], np.isfinite(design.log_densities)
     points, values = design.points[finite], design.log_densities[finite]
@@ -260,7 +260,7 @@ def _interpolator(points: np.ndarray, values: np.ndarray) -> Callable[[np.ndarra
     from scipy.interpolate import RBFInterpolator
 
     size = points.shape[1]
-    # A quadratic polynomial plus radial basis functions, exact for the logarithm of a Gaussian, if it is determined.
+    # A quadratic polynomial (if determined) plus radial basis functions: exact for the logarithm of a Gaussian.
     squares = [points[:, i] * points[:, j] for i in range(size) for j in range(i, size)]
     monomials = np.column_stack([np.ones(len(points)), points, *squares])
     is_quadratic = len(points) > monomials.shape[1] + size and np.linalg.matrix_rank(monomials) == monomials.shape[1]
@@ -268,14 +268,14 @@ def _interpolator(points: np.ndarray, values: np.ndarray) -> Callable[[np.ndarra
 
 
 def composite_support(design: Design) -> WeightedPoints:
-    """Sobol points of a split normal distribution, with one standard deviation per half axis (Martins et al. 2013).
+    """Return Sobol points of a split normal distribution with a deviation per half axis (Martins et al. 2013).
 
     The standard deviations follow from the densities at the axis points.
     """
     size = design.points.shape[1]
     radius = _RADIUS * np.sqrt(size)
     fall = design.log_densities[0] - design.log_densities[1 : 2 * size + 1]
-    # The fall is clipped: where the density hardly falls the deviation is limited to 5, and none is 0.
+    # The fall is clipped, so that no deviation is 0, or above 5 if the density hardly falls.
     sides = (radius / np.sqrt(2.0 * np.clip(fall, 0.02 * radius**2, 50.0))).reshape(2, size)
     uniform = sobol_uniforms(size, 4096)
     share = sides[1] / sides.sum(axis=0)
@@ -283,7 +283,7 @@ def composite_support(design: Design) -> WeightedPoints:
     # Half a normal distribution on each side, with masses that make the density continuous.
     tail = np.where(below, 0.5 * uniform / share, 0.5 + 0.5 * (uniform - share) / (1.0 - share))
     points = scipy.special.ndtri(np.clip(tail, 1e-12, 1.0 - 1e-12)) * np.where(below, sides[1], sides[0])
-    # Log weights with which sums over a composite design are exact for a Gaussian's mass, mean and variance.
+    # With these log weights, sums over a composite design are exact for a Gaussian's mass, mean and variance.
     count = len(design.points) - 1
     log_volume = 0.5 * size * np.log(2.0 * np.pi)
     outer = log_volume + 0.5 * _RADIUS**2 * size - np.log(count * _RADIUS**2)

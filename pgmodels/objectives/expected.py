@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pgmodels.augmentation.predictors import Predictors
 
 
-# Trapezoid nodes in one dimension: more accurate than Gauss-Hermite for sigmoids under wide marginals.
+# Trapezoid nodes in one dimension: more accurate than Gauss-Hermite nodes for sigmoids under wide marginals.
 _TRAPEZOID = 129
 # Gauss-Hermite nodes of a coarse rule in one dimension.
 _COARSE_HERMITE = 32
@@ -45,12 +45,12 @@ class Nodes(NamedTuple):
 
     @classmethod
     def of(cls, x: np.ndarray, weights: np.ndarray) -> Self:
-        """The same nodes (nodes, P) and weights (nodes,) for all data."""
+        """Return the same nodes (nodes, P) and weights (nodes,) for all data."""
         return cls(as_array(x)[:, None, :], as_array(weights)[:, None])
 
 
 class Kink(NamedTuple):
-    """A point, scale * z + shift = 0, at which the log density has no derivative in its only predictor z, or jumps."""
+    """A point scale * z + shift = 0 at which the log density of one predictor z jumps or has no derivative."""
 
     scale: Expression
     shift: Expression
@@ -59,11 +59,10 @@ class Kink(NamedTuple):
 class Quadrature(FormulaObjective):
     """B = E log p(y | f) under N(m, v), v (n, P), or under N(m, V), V (n, P, P), of a datum's predictors.
 
-    One predictor: 129 nodes of the trapezoid rule, 65 from 20,000 rows on, or 48 Gauss-Legendre nodes on each piece
-    between ``kinks``. Two or three: a grid of Gauss-Hermite nodes; more: 2,048 Sobol points. ``coarse``: 32
-    Gauss-Hermite nodes for one predictor without kinks and 64 Sobol points for more. Nodes are relative to the
-    marginals, so that sites and Hessians are the exact derivatives of the quadrature sum (math: section 6; Opper and
-    Archambeau 2009).
+    One predictor: 129 nodes of the trapezoid rule (65 from 20,000 rows on), or 48 Gauss-Legendre nodes on each piece
+    between ``kinks``. Two or three: a grid of Gauss-Hermite nodes. More: 2,048 Sobol points. ``coarse``: 32
+    Gauss-Hermite nodes for one predictor without kinks, and 64 Sobol points for more. Nodes move with the marginals:
+    sites and Hessians are exact derivatives of the quadrature sum (math: section 6; Opper and Archambeau 2009).
     """
 
     name = "expected"
@@ -95,11 +94,11 @@ class Quadrature(FormulaObjective):
         return type(self), self.formula.key, self.size, self.coarse
 
     def local_bound(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
-        """``v`` may be covariances (n, P, P)."""
+        """Return B of each datum; ``v`` may be covariances (n, P, P)."""
         return self._by_rows(partial(self._bound, parameters=parameters), m, v, y)
 
     def _bound(self, nodes: Nodes, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
-        """B: the weighted sum of log p(y | m + half x) over nodes x, with the root ``half`` of v."""
+        """Return B, the weighted sum of log p(y | m + half x) over nodes x, with the root ``half`` of v."""
         if self.size == 1 and self.kinks:
             v = v.reshape(m.shape)
             nodes = self._between_kinks(m, v, y, parameters)
@@ -114,10 +113,10 @@ class Quadrature(FormulaObjective):
         return _where_defined(*_over_nodes(sums, nodes, half.size))
 
     def _by_rows(self, term: Callable[..., Any], m: Array, v: Array, y: Array) -> Any:
-        """A term (nodes, m, v, y) of each datum; with one predictor in chunks of rows that fit into the cache."""
+        """Return a term (nodes, m, v, y) of each datum; with one predictor, in chunks of rows that fit the cache."""
         nodes, n = self._nodes(len(m)), len(m)
-        # With 200,000 rows terms and sites take 1.4 s of two cores all at once, 0.4 s in chunks of 400 and 0.2 s in
-        # chunks of 2,000.
+        # The time for 200,000 rows of terms and sites on two cores is 1.4 s without chunks, 0.4 s in chunks of 400, and
+        # 0.2 s in chunks of 2,000.
         length = 2_000
         if self.size > 1 or n <= length:
             return term(nodes, m, v, y)
@@ -128,7 +127,7 @@ class Quadrature(FormulaObjective):
         return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[:n], mapped)
 
     def _nodes(self, count: int) -> Nodes:
-        """The nodes for ``count`` data."""
+        """Return the nodes for ``count`` data."""
         if self.coarse:
             return Nodes.of(*normal_nodes(self.size, num_coarse_nodes(self.size)))
         if self.size == 1:
@@ -140,11 +139,11 @@ class Quadrature(FormulaObjective):
         return Nodes.of(*rule)
 
     def local_sites(self, m: Array, v: Array, y: Array, parameters: Parameters) -> tuple[Array, Array]:
-        """If ``v`` are covariances, precisions W = -2 ∂B/∂V are (n, P, P)."""
+        """Return the sites; if ``v`` are covariances, precisions W = -2 ∂B/∂V are (n, P, P)."""
         return self.local_bound_and_sites(m, v, y, parameters)[1:]
 
     def local_bound_and_sites(self, m: Array, v: Array, y: Array, parameters: Parameters) -> tuple[Array, Array, Array]:
-        """The log density is evaluated once at each node for both."""
+        """Evaluate the log density once at each node for both."""
 
         def term(nodes: Nodes, m: Array, v: Array, y: Array) -> tuple[Array, Array, Array]:
             if self._is_smooth_line:
@@ -160,7 +159,7 @@ class Quadrature(FormulaObjective):
 
     @property
     def _is_smooth_line(self) -> bool:
-        """Whether there is one predictor and no kink: at z = m + half x derivatives in v are those in z times dz/dv."""
+        """Whether there is one predictor and no kink: derivatives in v are then derivatives in z times dz/dv."""
         return self.size == 1 and not self.kinks
 
     def _bound_and_sites(
@@ -195,7 +194,7 @@ class Quadrature(FormulaObjective):
         return (rate * by_deviation)[:, None], H
 
     def is_concave(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Array:
-        """Whether each log density is concave along chords between coarse nodes, at means and variances (n, P)."""
+        """Return whether log densities are concave along chords between coarse nodes, at means and variances (n, P)."""
 
         def log_density(z: Array) -> Array:
             return self.predictor_log_density(y, z, parameters)
@@ -211,8 +210,8 @@ class Quadrature(FormulaObjective):
         return concave
 
     def _between_kinks(self, m: Array, v: Array, y: Array, parameters: Parameters) -> Nodes:
-        """Gauss-Legendre nodes of one predictor, on the pieces between the kinks of each datum's log density."""
-        # 48 nodes on each piece of (-9, 9) deviations; the mass beyond is 1e-19.
+        """Return Gauss-Legendre nodes of one predictor, on the pieces between the kinks of each datum's log density."""
+        # 48 nodes on each piece of (-9, 9) deviations; the mass outside is 1e-19.
         count, reach = 48, 9.0
         deviation = safe_sqrt(v)[:, 0]
         unit = jnp.where(deviation > 0.0, deviation, 1.0)
@@ -233,7 +232,7 @@ class Quadrature(FormulaObjective):
 
 
 def _over_nodes(sums: Callable[[Nodes], Sums], nodes: Nodes, width: int) -> Sums:
-    """Arrays that are sums over nodes, in chunks of nodes that fit into memory; each node has ``width`` values."""
+    """Return sums over nodes, in chunks of nodes that fit into memory; each node has ``width`` values."""
     count = len(nodes.x)
     length = min(chunk_length(width), count)
     if length == count:
@@ -253,12 +252,12 @@ def _over_nodes(sums: Callable[[Nodes], Sums], nodes: Nodes, width: int) -> Sums
 
 
 def _weighted_sums(weights: Array, *terms: Array) -> Array:
-    """The sums over nodes of terms (nodes, n), (terms, n)."""
+    """Return the weighted sums over nodes of terms (nodes, n), as (terms, n)."""
     return jnp.stack([jnp.sum(weights * term, axis=0) for term in terms])
 
 
 def _where_defined(total: Array, undefined: Array) -> Array:
-    """Sums over the nodes with a finite log density; -inf where ``undefined``, the weight of the others, is large."""
+    """Return sums over nodes with a finite log density; -inf if the other nodes' weight, ``undefined``, is large."""
     return jnp.where(undefined > 0.5, -jnp.inf, total)
 
 
@@ -266,8 +265,8 @@ def _where_defined(total: Array, undefined: Array) -> Array:
 def _finite_log_densities(
     objective: Quadrature, z: Array, m: Array, y: Array, parameters: Parameters
 ) -> tuple[Array, Array]:
-    """log p(y | z) at nodes z (nodes, n, P), 0 where not finite, and whether it is finite, (nodes, n)."""
-    # Far out a formula may underflow: such nodes have negligible weight. The log density at the means m is finite, and
+    """Return log p(y | z) at nodes z (nodes, n, P), 0 if not finite, and whether it is finite, (nodes, n)."""
+    # Far out, a formula may underflow: such nodes have negligible weight. The log density at the means m is finite, and
     # there is no derivative in the data y.
     values = objective.predictor_log_density(y, z, parameters)
     finite = jnp.isfinite(values)
@@ -292,7 +291,7 @@ def _derivatives_of_finite(
 
 
 def _finite_slopes(objective: Quadrature, z: Array, y: Array, parameters: Parameters) -> tuple[Array, Array, Array]:
-    """log p(y | z) and its derivatives in z, (nodes, n, P), 0 where not finite, and whether it is finite."""
+    """Return log p(y | z) and its derivatives in z, (nodes, n, P), 0 if not finite, and whether it is finite."""
     values, pull_back = jax.vjp(lambda z: objective.predictor_log_density(y, z, parameters), z)
     finite = jnp.isfinite(values)
     slopes = jnp.where(finite[..., None], pull_back(jnp.ones_like(values))[0], 0.0)
@@ -300,7 +299,7 @@ def _finite_slopes(objective: Quadrature, z: Array, y: Array, parameters: Parame
 
 
 def _deviation_and_rate(v: Array) -> tuple[Array, Array]:
-    """Standard deviations, and their derivatives in v, 0 where v is."""
+    """Return standard deviations and their derivatives in v; both are 0 at v = 0."""
     half = safe_sqrt(v)
     return half, jnp.where(v > 0.0, 0.5 / jnp.where(v > 0.0, half, 1.0), 0.0)
 
@@ -310,10 +309,10 @@ def _is_zero(tangent: Any) -> bool:
 
 
 class ReducedQuadrature(Quadrature):
-    """The coarse rule, but for two or three predictors a grid of ten or six Gauss-Hermite nodes per dimension.
+    """The coarse rule, except for two or three predictors: a grid of ten or six Gauss-Hermite nodes per dimension.
 
-    For differences of B between marginals that are close, in which its errors cancel, and for narrow marginals. With 20
-    rows of three logistic-softmax classes, variances of nested marginals err by 0.8 % on average with 12 nodes per
+    It is for narrow marginals, and for differences of B between close marginals, in which errors cancel. Example: 20
+    rows of three logistic-softmax classes. Variances of nested marginals err by 0.8 % on average with 12 nodes per
     dimension, 1.1 % with 5 and 1.7 % with 64 Sobol points.
     """
 
@@ -325,12 +324,12 @@ class ReducedQuadrature(Quadrature):
 
 
 class ShiftedQuadrature(Quadrature):
-    """``Quadrature`` that uses few nodes for minibatches, shifted by a distance that differs between data.
+    """``Quadrature`` with few nodes for minibatches, shifted by a distance that differs between data.
 
     One predictor: 33 nodes of the trapezoid rule; more: 16 Sobol points, shifted modulo 1 (Cranley and Patterson 1976).
-    Under uniform shifts both are unbiased. The shifts are a low-discrepancy sequence, so that errors average out over
-    data and steps faster than those of random shifts. Kinks are kept. Outside of minibatches, where
-    ``num_previous_rows`` is None, it has the coarse rule.
+    Under uniform shifts both are unbiased. The shifts are a low-discrepancy sequence: errors average out over data and
+    steps faster than with random shifts. Kinks are kept. Outside of minibatches, ``num_previous_rows`` is None, and the
+    coarse rule is used.
     """
 
     num_previous_rows: Array | None = None
@@ -361,16 +360,16 @@ class ShiftedQuadrature(Quadrature):
             x = spacing * (jnp.arange(count)[:, None] + shifts[:, 0]) - reach
             return Nodes(x[:, :, None], spacing * jnp.exp(-0.5 * x**2) / np.sqrt(2.0 * np.pi))
         uniforms = (sobol_uniforms(self.size, 16)[:, None, :] + shifts) % 1.0
-        # 0 and 1 would map to infinity.
+        # Points are kept off 0 and 1, which would map to infinity.
         return Nodes(ndtri(jnp.clip(uniforms, 1e-12, 1.0 - 1e-12)), jnp.full((16, 1), 1.0 / 16))
 
     def _by_rows(self, term: Callable[..., Any], m: Array, v: Array, y: Array) -> Any:
-        # Each row of a minibatch has nodes of its own.
+        # Each row of a minibatch has its own nodes.
         return super()._by_rows(term, m, v, y) if self.num_previous_rows is None else term(self._nodes(len(m)), m, v, y)
 
 
 def irrationals(size: int) -> np.ndarray:
-    """Powers of the root of x^(size + 1) = x + 1, whose multiples modulo 1 fill the cube evenly (Roberts 2018)."""
+    """Return powers of the root of x^(size + 1) = x + 1; their multiples modulo 1 fill the cube (Roberts 2018)."""
     root = 2.0
     for _ in range(60):
         root = (1.0 + root) ** (1.0 / (size + 1))
@@ -378,28 +377,28 @@ def irrationals(size: int) -> np.ndarray:
 
 
 def num_coarse_nodes(size: int) -> int:
-    """The number of nodes of a coarse rule for ``size`` predictors."""
+    """Return the number of nodes of a coarse rule for ``size`` predictors."""
     return _COARSE_HERMITE if size == 1 else 64
 
 
 def _grid(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The grid of ``count`` Gauss-Hermite nodes per dimension, without those of little weight."""
+    """Return the grid of ``count`` Gauss-Hermite nodes per dimension, without nodes of little weight."""
     line, weights = gauss_hermite(count)
     grid = np.stack(np.meshgrid(*[line] * size, indexing="ij"), axis=-1).reshape(-1, size)
     each = np.stack(np.meshgrid(*[weights / weights.sum()] * size, indexing="ij"), axis=-1).reshape(-1, size)
     product = np.prod(each, axis=-1)
-    # The corners, half of the grid, are dropped.
+    # The corners are dropped; they are half of the grid.
     kept = product > 1e-9
     return grid[kept], product[kept] / product[kept].sum()
 
 
 def batched_cholesky(V: Array) -> Array:
-    """The lower Cholesky root of small matrices (n, P, P), computed elementwise: LAPACK is slow on batches."""
+    """Return the lower Cholesky root of small matrices (n, P, P), computed elementwise: LAPACK is slow on batches."""
     size = V.shape[-1]
-    # With zero covariance the root and its derivative are 0, and so are the sites.
+    # At zero covariance the root, its derivative and the sites are 0.
     varies = (jnp.trace(V, axis1=1, axis2=2) > 0.0)[:, None, None]
     V = jnp.where(varies, V, jnp.eye(size))
-    # Two latents of a datum may be identical.
+    # The covariance is singular if two latents of a datum are identical.
     jitter = 1e-13 * jnp.trace(V, axis1=1, axis2=2)
     rows: list[list[Array]] = []
     for p in range(size):
@@ -415,12 +414,12 @@ def batched_cholesky(V: Array) -> Array:
 
 
 class MeanField(Quadrature):
-    """B = E log p(y | f) under independent predictors N(m, v) of a datum, several per datum.
+    """B = E log p(y | f) under several independent predictors N(m, v) of each datum.
 
-    Precisions have any sign. Two predictors: a grid of 16 Gauss-Hermite nodes per dimension; more: 256 Sobol points
-    (four times the predictors beyond 64), antithetic and standardised: polynomials up to degree three are exact. With
-    logistic-softmax and softmax terms of 3 to 10 classes, deviations of 0.3 to 4, terms of 256 points err by 0.0005 to
-    0.016 nats and their mean by 0.0001 to 0.005; with 64 points four times as much.
+    Precisions have any sign. Two predictors: a grid of 16 Gauss-Hermite nodes per dimension. More: 256 Sobol points
+    (above 64 predictors, four times their number). The points are antithetic and standardised: polynomials up to degree
+    three are exact. Errors for logistic-softmax and softmax with 3 to 10 classes, deviations 0.3 to 4: terms 0.0005 to
+    0.016 nats, their mean 0.0001 to 0.005. With 64 points errors are four times as large.
     """
 
     name = "mean_field"
@@ -430,7 +429,7 @@ class MeanField(Quadrature):
     num_nodes = 256
 
     def stochastic(self) -> Objective:
-        """The minibatch rule of ``Quadrature``, whose predictors are independent there too."""
+        """Return the minibatch rule of ``Quadrature``, which also has independent predictors."""
         return Quadrature(self.formula, self.size, self.predictors).stochastic()
 
     def local_bound_and_sites(self, m: Array, v: Array, y: Array, parameters: Parameters) -> tuple[Array, Array, Array]:
@@ -439,7 +438,7 @@ class MeanField(Quadrature):
     def local_bound_sites_and_coupling(
         self, m: Array, v: Array, y: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array, Array]:
-        """Second derivatives by Stein's identity, E x_q ∂_p log p(y | m + half x) / half_q."""
+        """Compute the coupling by Stein's identity, E x_q ∂_p log p(y | m + half x) / half_q."""
         half = safe_sqrt(v)
 
         def sums(nodes: Nodes) -> tuple[Array, Array, Array]:
@@ -452,7 +451,7 @@ class MeanField(Quadrature):
         # ``moments`` are E x_q ∂_p log p: the entry (p, p) is the derivative of the sum in the deviation of p.
         bounds, slopes, moments = _over_nodes(sums, self._nodes(len(m)), half.size)
         half = half[:, None, :]
-        # As the derivative of a root, it is 0 where there is no variance.
+        # At zero variance it is 0, like the derivative of a root.
         bends = jnp.where(half > 0.0, moments / jnp.where(half > 0.0, half, 1.0), 0.0)
         w = -jnp.diagonal(bends, axis1=1, axis2=2)
         coupling = -0.5 * (bends + jnp.swapaxes(bends, 1, 2)) * (1.0 - jnp.eye(self.size))
@@ -464,7 +463,7 @@ class MeanField(Quadrature):
 
 @cache
 def independent_nodes(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (nodes, size) and weights (nodes,) of a standard normal, for ``size`` >= 2: see ``MeanField``."""
+    """Return nodes (nodes, size) and weights (nodes,) of a standard normal, for ``size`` >= 2: see ``MeanField``."""
     if size == 2:
         line, weights = gauss_hermite(16)
         grid = np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -473,6 +472,6 @@ def independent_nodes(size: int) -> tuple[np.ndarray, np.ndarray]:
     count = max(256, 4 * 2 ** math.ceil(math.log2(size)))
     half = sobol_normals(size, count // 2)
     nodes = np.concatenate([half, -half])
-    # Sobol points are correlated, most of all in many dimensions.
+    # Sobol points are correlated, most strongly in many dimensions.
     root = np.linalg.cholesky(nodes.T @ nodes / count)
     return np.linalg.solve(root, nodes.T).T, np.full(count, 1.0 / count)

@@ -13,32 +13,32 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 from pgmodels.numerics.quadrature import power_of_two
 from pgmodels.runtime.precision import Module, as_array
 
-# A *site* (h, w) of a latent value f is the factor exp(h f - w f^2 / 2), with potential h and precision w >= 0; w = 0
-# is allowed, and w < 0 of a Markov chain. *Coordinates* are the random vector that represents a draw of the latents:
-# they determine the latents at the data (up to an independent residual) and the conditional distribution elsewhere.
+# A *site* (h, w) of a latent value f is the factor exp(h f - w f^2 / 2), with potential h and precision w >= 0; for
+# Markov chains w may be negative. *Coordinates* are the random vector that represents a draw of the latents: they
+# determine the latents at the data (up to an independent residual) and the conditional distribution at new inputs.
 
 RandomKey = PRNGKeyArray | Array
-# Coordinates of the latents, one array per group.
+# Coordinates of the latents, one array for each group.
 Coordinates = tuple[Array, ...]
 
 
 @runtime_checkable
 class Covariance(Protocol):
-    """A covariance function: a kernel, or what has its two methods."""
+    """A covariance function: a kernel, or another object with these two methods."""
 
     def __call__(self, X: Array, Z: Array, /) -> Array:
-        """The covariances (n, m) between rows of X and rows of Z."""
+        """Return the covariances (n, m) between rows of X and rows of Z."""
         ...
 
     def diagonal(self, X: Array, /) -> Array:
-        """The variances (n,) at rows of X."""
+        """Return the variances (n,) at rows of X."""
         ...
 
 
 class Sites(NamedTuple):
     """Sites of n data on l latents, or on l predictors: ``potential`` and ``precision``, (n, l) each.
 
-    Where a datum's factor couples its latents, exp(h f - f^T W f / 2), the precision is (n, l, l).
+    If a datum's factor couples its latents, exp(h f - f^T W f / 2), the precision is (n, l, l).
     """
 
     potential: Float[Array, "n l"]
@@ -50,19 +50,19 @@ class Sites(NamedTuple):
         return self.precision.ndim == 3
 
     def as_coupled(self) -> "Sites":
-        """The same sites with precisions (n, l, l)."""
+        """Return the same sites with precisions (n, l, l)."""
         return self if self.coupled else Sites(self.potential, jax.vmap(jnp.diag)(self.precision))
 
     def columns(self, part: slice) -> "Sites":
-        """The sites of some latents."""
+        """Return the sites of a slice of the latents."""
         return Sites(self.potential[:, part], self.precision[:, part])
 
 
 class Moments(NamedTuple):
     """Posterior means and variances of the latents at n data, the log normaliser of the sites, and KL(q || prior).
 
-    q is the posterior given the sites. The divergence is computed directly: as E_q log sites - log normaliser it would
-    be a small difference of large numbers.
+    q is the posterior given the sites. The divergence is computed directly, because E_q log sites - log normaliser is
+    a small difference of large numbers.
     """
 
     mean: Float[Array, "n l"]
@@ -76,22 +76,22 @@ class GroupPosterior(Module):
 
     @abstractmethod
     def moments(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """Mean and variance of the latents at the data."""
+        """Return the mean and the variance of the latents at the data."""
 
     @abstractmethod
     def log_normalizer(self) -> Float[Array, ""]:
-        """Log of the integral of the prior times the sites."""
+        """Return the logarithm of the integral of the prior times the sites."""
 
     @abstractmethod
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
-        """Mean and variance of the latents at new inputs."""
+        """Return the mean and the variance of the latents at new inputs."""
 
     @abstractmethod
     def mean_and_deviation(self, key: RandomKey) -> tuple[Float[Array, "r l"], Float[Array, "r l"]]:
-        """Mean of the coordinates, and an exact joint draw of their deviation from it."""
+        """Return the mean of the coordinates, and an exact joint draw of their deviation from it."""
 
     def extended(self, X_new: Float[Array, "m d"]) -> "GroupPosterior":
-        """The same latents at the data followed by new inputs, for Markov chains, which draw by it."""
+        """Return the posterior of the latents at the data followed by new inputs; Markov chains use it for draws."""
         raise NotImplementedError(f"{type(self).__name__} does not implement extended.")
 
 
@@ -110,19 +110,19 @@ class LatentPrior(Module):
     has_factor: ClassVar[bool] = False
     # Whether its factor depends on X through inducing points.
     has_points: ClassVar[bool] = False
-    # Whether its factor is computed in chunks of rows and not kept.
+    # Whether its factor is computed in chunks of rows, and not kept.
     is_chunked: ClassVar[bool] = False
     # Whether it is a Markov chain. Sites may couple it with other latents (see pgmodels.priors.chain_posterior), and
     # independent sites may have negative precisions: log normaliser and divergence are NaN if the posterior is
     # improper. Its posteriors draw jointly at new inputs by ``extended``.
     is_chain: ClassVar[bool] = False
-    # Whether products with the factor cost a small share of conditioning.
+    # Whether products with the factor cost little compared with conditioning.
     has_cheap_products: ClassVar[bool] = False
-    # Whether rounding errors of posterior variances are relative to themselves, not to the prior's.
+    # Whether rounding errors of posterior variances are relative to the posterior variances, not to the prior's.
     is_exact: ClassVar[bool] = False
 
     def resized(self, size: int) -> "LatentPrior":
-        """The prior truncated or padded to ``size`` rows; outside ``jit``. Optional: engines work without it."""
+        """Return the prior truncated or padded to ``size`` rows; outside ``jit``. Optional: engines work without it."""
         raise NotImplementedError(f"{type(self).__name__} does not implement resized, which pads the prior.")
 
     @property
@@ -133,7 +133,7 @@ class LatentPrior(Module):
     def draw_given(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l k"]
     ) -> Float[Array, "*batch m l"]:
-        """Joint draws at new inputs given coordinates, from standard normals; ValueError without a factor."""
+        """Return joint draws at new inputs given coordinates, from standard normals; ValueError without a factor."""
         raise no_factor(self)
 
     @property
@@ -142,31 +142,31 @@ class LatentPrior(Module):
         return jnp.zeros(())
 
     def neglected_variance(self) -> Float[Array, " n"]:
-        """The variance at each X that the representation adds or omits; by default the largest."""
+        """Return the variance at each row of X that the representation adds or omits; by default the largest."""
         return jnp.full(len(self.X), self.approximation_error)
 
     def mean_by_pull(self, X_new: Float[Array, "m d"], pull: Float[Array, "n l"]) -> Float[Array, "m l"]:
-        """The mean at new inputs plus their covariance with X times ``pull``."""
+        """Return the mean at new inputs plus their covariance with X times ``pull``."""
         return self.condition(Sites(pull, jnp.zeros_like(pull))).predict(X_new)[0]
 
     def truncated_shares(self) -> Float[Array, " n"] | None:
-        """The share of the kernel's variance at X that the prior leaves out; None if it is zero."""
+        """Return the share of the kernel's variance at X that the prior leaves out; None if it is zero."""
         return None
 
     def residual_variance(self) -> Float[Array, " n"] | None:
-        """Variance at X given the coordinates, independent across data; None if it is zero."""
+        """Return the variance at X given the coordinates, independent across data; None if it is zero."""
         return None
 
     def replaced(self, **changes: Any) -> "LatentPrior":
-        """The prior with another ``mean`` or ``size``."""
+        """Return the prior with another ``mean`` or ``size``."""
         return replace(self, **changes)
 
     def coloured(self, whitened: Float[Array, "r l"]) -> Float[Array, "r l"]:
-        """Coordinates of a draw as a function of as many standard normals, by default these themselves."""
+        """Return the coordinates of a draw from an equal number of standard normals; by default the same numbers."""
         return whitened
 
     def for_sampling(self) -> "LatentPrior":
-        """The prior as a generative model, for representations that only define a variational posterior."""
+        """Return the prior as a generative model; some representations only define a variational posterior."""
         return self
 
     @property
@@ -176,15 +176,15 @@ class LatentPrior(Module):
 
     @property
     def num_across(self) -> int:
-        """The number of values in memory for each new input of a prediction: covariances with the coordinates."""
+        """The number of values in memory for each new input of a prediction: its covariances with the coordinates."""
         return self.rank
 
     @abstractmethod
     def condition(self, sites: Sites) -> GroupPosterior:
-        """The posterior given sites, factorised once."""
+        """Return the posterior given sites, factorised once."""
 
     def moments(self, sites: Sites) -> Moments:
-        """Moments, log normaliser and divergence given sites, without keeping the factorisation."""
+        """Return moments, log normaliser and divergence given sites, without keeping the factorisation."""
         posterior, (h, w) = self.condition(sites), sites
         mean, variance = posterior.moments()
         log_normalizer = posterior.log_normalizer()
@@ -192,32 +192,32 @@ class LatentPrior(Module):
         return Moments(mean, variance, log_normalizer, divergence)
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """Prior mean and variance at X."""
+        """Return the prior mean and variance at X."""
         zeros = jnp.zeros((self.X.shape[0], self.size))
         return self.moments(Sites(zeros, zeros))[:2]
 
     def draw(self, key: RandomKey) -> tuple[Float[Array, "n l"], Float[Array, "r l"]]:
-        """A prior draw of the latents and its coordinates, which are standard normal by default."""
+        """Return a prior draw of the latents and its coordinates, which are standard normal by default."""
         coordinates = self.coloured(jax.random.normal(key, (self.rank, self.size), dtype=self.mean.dtype))
         return latents_given(self, key, coordinates), coordinates
 
     def residual_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """The covariance of a latent at new inputs, given its coordinates; ValueError without a factor."""
+        """Return the covariance of a latent at new inputs, given its coordinates; ValueError without a factor."""
         raise no_factor(self)
 
     @abstractmethod
     def sweep_operations(self) -> float:
-        """Floating-point operations to condition one latent on sites and draw from the posterior."""
+        """Return the floating-point operations to condition one latent on sites and draw from the posterior."""
 
     @abstractmethod
     def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
-        """The latents at X."""
+        """Return the latents at X."""
 
     @abstractmethod
     def conditional(
         self, X_new: Float[Array, "m d"], coordinates: Float[Array, "*batch r l"]
     ) -> tuple[Float[Array, "*batch m l"], Float[Array, " m"]]:
-        """Mean and variance of the latents at new inputs, given coordinates."""
+        """Return the mean and the variance of the latents at new inputs, given coordinates."""
 
 
 def latents_given(prior: LatentPrior, key: RandomKey, coordinates: Float[Array, "r l"]) -> Float[Array, "n l"]:
@@ -225,29 +225,28 @@ def latents_given(prior: LatentPrior, key: RandomKey, coordinates: Float[Array, 
     latents, residual = prior.latents(coordinates), prior.residual_variance()
     if residual is None:
         return latents
-    # The number makes the noise independent of the coordinates.
+    # The number separates the noise from the coordinates.
     noise = jax.random.normal(jax.random.fold_in(key, 2**31 - 1), latents.shape, latents.dtype)
     return latents + jnp.sqrt(residual)[:, None] * noise
 
 
 def no_factor(prior: LatentPrior) -> ValueError:
-    """The error for a prior without the factor matrix that the operation needs."""
+    """Return the error for a prior without the factor matrix that the operation needs."""
     return ValueError(
-        f"the prior {type(prior).__name__} has no factor matrix, which is needed beside other latents in a formula "
-        "that combines them, for minibatches, for moves about a fitted Gaussian, for corrections other than linear "
-        "response, for evidences and for joint draws at new inputs: choose another form of the GP, such as "
-        "pgm.Dense() or pgm.Inducing(300)."
+        f"the prior {type(prior).__name__} has no factor matrix. Formulas that combine latents, minibatches, moves "
+        "about a fitted Gaussian, corrections other than linear response, evidences and joint draws at new inputs need "
+        "one: choose another form of the GP, such as pgm.Dense() or pgm.Inducing(300)."
     )
 
 
-# Padding of data to one of few sizes, so that data sets of similar length share compiled programs.
+# Data are padded to one of few sizes, so that data sets of similar length share compiled programs.
 #
-# Padding rows follow the data, repeat the first row and have weight 0: no term in a sum over the data, and zero sites.
+# Padding rows follow the data, repeat the first row and have weight 0: no term in sums over the data, and zero sites.
 
 
 def padded_size(count: int) -> int:
-    """The smallest of the sizes not below ``count``, larger by up to 1/8 or seven rows; itself beyond 16,384."""
-    # Above this many rows the computation takes longer than the compilation, and a padded copy would be expensive.
+    """Return the smallest size >= ``count``, at most 1/8 or seven rows larger; ``count`` itself above 16,384."""
+    # Above this number of rows, the computation costs more than the compilation, and a padded copy is expensive.
     if count > 16384:
         return count
     # Eight sizes between two powers of two.
@@ -270,12 +269,12 @@ def pad_zeros(array: Float[Array, "n *rest"] | np.ndarray, size: int) -> np.ndar
 
 
 def pad_sites(sites: Sites, size: int) -> Sites:
-    """The sites truncated to ``size`` rows, or padded with zero sites."""
+    """Return the sites truncated to ``size`` rows, or padded with zero sites."""
     return Sites(*(as_array(pad_zeros(part, size)) for part in sites))
 
 
 def pad_square(matrix: Float[Array, "n n"] | np.ndarray, size: int, diagonal: float) -> np.ndarray:
-    """The leading block of ``size``, or the matrix padded with ``diagonal`` on the diagonal."""
+    """Return the leading block of ``size``, or the matrix padded with ``diagonal`` on the diagonal."""
     matrix = np.asarray(matrix)[:size, :size]
     if len(matrix) == size:
         return matrix
@@ -285,19 +284,19 @@ def pad_square(matrix: Float[Array, "n n"] | np.ndarray, size: int, diagonal: fl
 
 
 def row_mask_of(count: int, size: int) -> np.ndarray:
-    """1 for data and 0 for padding, (size,)."""
+    """Return the mask (size,): 1 for data and 0 for padding."""
     return (np.arange(size) < count).astype(np.float64)
 
 
 def masked(row_mask: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
-    """Terms of each row, zero where ``row_mask`` is; None means no padding."""
+    """Return the terms of each row, zero where ``row_mask`` is zero; None means no padding."""
     if row_mask is None:
         return terms
     return jnp.where(row_mask.reshape(-1, *[1] * (terms.ndim - 1)) > 0, terms, 0.0)
 
 
 def weighted(row_weights: Float[Array, " n"] | None, terms: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
-    """Terms of each row times its weight, zero for padding even if not finite; None means weights of 1."""
+    """Return terms of each row times its weight, zero for padding even if not finite; None means weights of 1."""
     if row_weights is None:
         return terms
     return masked(row_weights, row_weights.reshape(-1, *[1] * (terms.ndim - 1)) * terms)

@@ -41,7 +41,7 @@ T = TypeVar("T", bound=PyTree)
 
 
 def sum_over_rows(prior: PriorCollection, function: Callable[..., T], *terms: Float[Array, "n *_"]) -> T:
-    """Sum over rows: ``function`` of the latents' factors (r, n) and of terms of each row, additive over rows."""
+    """Sum a ``function`` of the latents' factors (r, n) and of each row's terms over rows; it must be additive."""
     if not _in_chunks(prior):
         return function(prior.loadings(), *terms)
 
@@ -56,7 +56,7 @@ def sum_over_rows(prior: PriorCollection, function: Callable[..., T], *terms: Fl
 
 
 def _rows(prior: PriorCollection) -> Array:
-    """The inputs of the rows, from any chunked group."""
+    """Return the inputs of the rows, from any chunked group."""
     return next(group.X for group in prior.groups if group.is_chunked)
 
 
@@ -82,8 +82,8 @@ class BlockPosterior(DependentPosterior):
     """N(f; mean, K) times exp(h f - f^T W f / 2) for each datum's latents f, normalised.
 
     ``sites`` are h (n, L) and W (n, L, L), zero between latents of different ``blocks``. In whitened coordinates v,
-    concatenated over latents, it is N(centre, P^-1) with P = I + A W A^T = R R^T; ``roots`` holds one R per block, over
-    the concatenated coordinates of the block's latents.
+    concatenated over latents, it is N(centre, P^-1) with P = I + A W A^T = R R^T. ``roots`` holds one R for each block,
+    over the concatenated coordinates of the block's latents.
     """
 
     prior: PriorCollection
@@ -98,20 +98,20 @@ class BlockPosterior(DependentPosterior):
         return condition_blocks(self.prior, _tempered_sites(self, share), self.blocks)
 
     def standardise(self, flat: Float[Array, " D"]) -> Float[Array, " D"]:
-        """Standard normal coordinates u = R^T (v - centre) of whitened ones."""
+        """Return standard normal coordinates u = R^T (v - centre) of whitened coordinates v."""
         block_vectors = gather_blocks(self.prior, self.blocks, flat - self.centre)
         turned = [linalg.upper_times(root, part) for root, part in zip(self.roots, block_vectors, strict=True)]
         return scatter_blocks(self.prior, self.blocks, turned)
 
     def deviation(self, u: Float[Array, " D"]) -> Float[Array, " D"]:
-        """The deviation R^-T u of whitened coordinates from the centre."""
+        """Return the deviation R^-T u of whitened coordinates from the centre."""
         inverses = (None,) * len(self.roots) if self.inverse_roots is None else self.inverse_roots
         triples = zip(self.roots, inverses, gather_blocks(self.prior, self.blocks, u), strict=True)
         turned = [linalg.solve_upper(root, v) if inverse is None else v @ inverse for root, inverse, v in triples]
         return scatter_blocks(self.prior, self.blocks, turned)
 
     def with_inverse_roots(self) -> "BlockPosterior":
-        """The posterior with inverse roots computed, for drawing many deviations."""
+        """Return the posterior with inverse roots computed, for drawing many deviations."""
         inverses = (None if isinstance(root, linalg.LevelRoot) else linalg.inverse_root(root) for root in self.roots)
         return replace(self, inverse_roots=tuple(inverses))
 
@@ -126,7 +126,7 @@ class BlockPosterior(DependentPosterior):
         return self.prior.latents(self.prior.unflatten(self.centre)), V
 
     def times(self, x: Float[Array, "n L"]) -> Float[Array, "n L"]:
-        """The covariance of the latents at the data times x: the change of the mean with the potentials."""
+        """Return the covariance of the latents at the data times x: the change of the mean with the potentials."""
 
         def pulled(factors: Sequence[linalg.Factor], x: Array) -> list[Array]:
             return [jnp.concatenate([linalg.times(factors[a], x[:, a]) for a in block]) for block in self.blocks]
@@ -140,7 +140,7 @@ class BlockPosterior(DependentPosterior):
         return self.log_evidence
 
     def log_normalizer_slopes(self) -> list[tuple[Float[Array, "n n"], Array]]:
-        """The derivatives of the log normaliser in each dense group's covariance and mean.
+        """Return the derivatives of the log normaliser in each dense group's covariance and mean.
 
         (b b^T - W + W V W) / 2 and b summed over the group's latents, with b = h - W m at the posterior mean m.
         """
@@ -226,12 +226,12 @@ class BlockPosterior(DependentPosterior):
 
     @staticmethod
     def _half(block: tuple[int, ...], root: linalg.Root, factors: Sequence[Array]) -> Float[Array, "D b m"]:
-        """The U with U^T U the covariance of a block's latents, without residuals."""
+        """Return the U with U^T U the covariance of a block's latents, without residuals."""
         if isinstance(root, linalg.LevelRoot):
             A = stacked([factors[latent] for latent in block])
             return root.solve_lower(A).reshape(len(A), len(block), -1)
         solutions, start = [], 0
-        # Eight triangular solves, over parts of the right-hand sides, are a third of the work of a single one.
+        # Eight triangular solves, over parts of the right-hand sides, need a third of the work of a single solve.
         for latents in np.array_split(block, min(len(block), 8)):
             A = stacked([factors[latent] for latent in latents])
             right = jnp.pad(A, ((0, len(root) - start - len(A)), (0, 0)))
@@ -243,10 +243,10 @@ class BlockPosterior(DependentPosterior):
 class FICPosterior(BlockPosterior):
     """The block posterior if some priors are FIC: f = g + D e with g = mean + A^T v and coordinates (v, e).
 
-    D is diagonal, the square roots of a datum's residual variances, 0 for latents without residual. ``span`` is the
-    posterior of v with e integrated out. Given v, the e of a datum are N(gain (h - W g), (R R^T)^-1) with
-    R R^T = I + D W D, gain = (R R^T)^-1 D and R in ``residual_roots``. Rows are distinct rows; ``sums`` are the h and W
-    summed over equal rows.
+    D is diagonal: the square roots of a datum's residual variances, 0 for latents without residual. ``span`` is the
+    posterior of v with e integrated out. Given v, the e of a datum are N(gain (h - W g), (R R^T)^-1). Here
+    R R^T = I + D W D, gain = (R R^T)^-1 D, and R is in ``residual_roots``. Rows are distinct rows; ``sums`` are the h
+    and W summed over equal rows.
     """
 
     span: BlockPosterior
@@ -281,23 +281,23 @@ class FICPosterior(BlockPosterior):
         return super().divergence(covariance) + jnp.sum(jnp.log(jnp.diagonal(self.residual_roots, axis1=1, axis2=2)))
 
     def _pull(self, h: Float[Array, "m L"], g: Float[Array, "m L"]) -> Float[Array, "m L"]:
-        """gain (h - W g)."""
+        """Return gain (h - W g)."""
         return jnp.einsum("ikl,il->ik", self.gain, h - jnp.einsum("ilk,ik->il", self.sums.precision, g))
 
 
 def condition_blocks(
     prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...], as_matrices: bool = False
 ) -> BlockPosterior:
-    """The posterior given sites (n, L), (n, L, L), with one Cholesky factorisation per block.
+    """Return the posterior given sites (n, L), (n, L, L), with one Cholesky factorisation per block.
 
-    Groups need a factor or are FIC. Blocks of many levels are factorised by their structure unless ``as_matrices``.
+    Groups must have a factor or be FIC. Blocks of many levels are factorised by their structure unless ``as_matrices``.
     """
     if have_factors(prior.spans()) and not have_factors(prior):
         return _condition_sparse(prior, sites, blocks)
     means, (potential, precision) = prior.means(), sites
 
     def block_terms(factors: Sequence[linalg.Factor], h: Array, W: Array) -> list[tuple[linalg.Root, Array]]:
-        """A W A^T, or the root of I + A W A^T by its structure, and A h of each block."""
+        """Return A W A^T, or the root of I + A W A^T by its structure, and A h of each block."""
         terms: list[tuple[linalg.Root, Array]] = []
         for block in blocks:
             of_block, pairs = [factors[a] for a in block], list(combinations_with_replacement(block, 2))
@@ -323,7 +323,7 @@ def condition_blocks(
 
 
 def together(posterior: Posterior, share: Float[Array, ""] | float = 1.0) -> BlockPosterior:
-    """The posterior with the same mean and ``share`` times the sites' precisions, all latents in one block."""
+    """Return the posterior with the same mean and ``share`` times the sites' precisions, all latents in one block."""
     if isinstance(share, float) and share == 1.0 and isinstance(posterior, BlockPosterior):
         is_matrix = [not isinstance(root, linalg.LevelRoot) for root in posterior.roots]
         if is_matrix == [True]:
@@ -333,7 +333,7 @@ def together(posterior: Posterior, share: Float[Array, ""] | float = 1.0) -> Blo
 
 
 def _tempered_sites(posterior: Posterior, share: Float[Array, ""] | float) -> Sites:
-    """Coupled sites with ``share`` times the precisions, and the same posterior mean."""
+    """Return coupled sites with ``share`` times the precisions, and the same posterior mean."""
     h, W = posterior.sites.as_coupled()
     # K^-1 m = h - W m, and so h' = K^-1 m + share W m.
     return Sites(h - (1.0 - share) * jnp.einsum("ilk,ik->il", W, posterior.moments()[0]), share * W)
@@ -368,7 +368,7 @@ def _condition_sparse(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[
 
 
 def _spread(prior: PriorCollection) -> Float[Array, "n L"]:
-    """Square roots of the FIC residual variances, 0 for latents without residual coordinates."""
+    """Return square roots of the FIC residual variances, 0 for latents without residual coordinates."""
     # FIC groups never share inputs between distinct rows: see Representation.shares.
     zeros = jnp.zeros(prior.num_rows)
     roots = [zeros if fic is None else jnp.sqrt(fic.residual) for fic in _fic_groups(prior)]
@@ -391,13 +391,13 @@ def _join_sparse(prior: PriorCollection, flat: Float[Array, " d"], e: Float[Arra
 
 
 def _fic_groups(prior: PriorCollection) -> list[FICPrior | None]:
-    """The FIC groups, None for the others."""
+    """Return the FIC groups, and None for each other group."""
     pairs = zip(prior.groups, prior.spans().groups, strict=True)
     return [None if span is group else cast(FICPrior, group) for group, span in pairs]
 
 
 class CorrectedGaussian(Module):
-    """Whitened coordinates v = centre + half u with u standard normal; ``log_determinant`` is log |det half|."""
+    """A Gaussian of whitened v = centre + half u with u standard normal; ``log_determinant`` is log |det half|."""
 
     prior: PriorCollection
     centre: Float[Array, " D"]
@@ -405,14 +405,14 @@ class CorrectedGaussian(Module):
     log_determinant: Float[Array, ""]
 
     def draw(self, key: Key[Array, ""]) -> tuple[Float[Array, "n L"], Coordinates]:
-        """A joint draw of the latents at the data, and its coordinates by group."""
+        """Return a joint draw of the latents at the data, and its coordinates by group."""
         v = self.prior.unflatten(self.centre + self.half @ jax.random.normal(key, self.centre.shape))
         return sample_given(self.prior, key, v), v
 
     def place(self, keys: RandomKey, noise: Float[Array, "S D"]) -> tuple[Float[Array, "S n L"], Float[Array, " S"]]:
-        """The latents at the data for standard normal u, and log p(f) minus the log density of the draw.
+        """Return the latents at the data for standard normal u, and log p(f) minus the log density of the draw.
 
-        ``keys`` (S,), which may have drawn u, draw the residual of the latents given the coordinates.
+        ``keys`` (S,) draw the residual of the latents given the coordinates; they may have drawn u.
         """
         v = self.centre + noise @ self.half.T
         log_ratio = 0.5 * jnp.sum(noise**2 - v**2, axis=1) + self.log_determinant
@@ -420,7 +420,7 @@ class CorrectedGaussian(Module):
         return jax.vmap(lambda key, v: sample_given(self.prior, key, v))(keys, coordinates), log_ratio
 
     def log_density_ratio(self, coordinates: Coordinates) -> Float[Array, " S"]:
-        """The log density of coordinates by group, (S, rank, latents of the group) each, minus that of the prior."""
+        """Return the log density ratio to the prior for coordinates by group, (S, rank, latents of the group) each."""
         v = jax.vmap(flatten)(coordinates)
         u = jnp.linalg.solve(self.half, (v - self.centre).T).T
         return 0.5 * jnp.sum(v**2 - u**2, axis=1) - self.log_determinant
@@ -432,9 +432,9 @@ def move(
     response: Float[Array, "D D"] | Float[np.ndarray, "D D"],
     share: Float[Array, ""] | float = 1.0,
 ) -> CorrectedGaussian:
-    """The mean moved by ``shift``, and ``response`` added to the covariance, P^-1, of a posterior's coordinates.
+    """Return a posterior's Gaussian with ``shift`` added to its coordinates' mean, ``response`` to their covariance.
 
-    With a ``share`` below 1 of the data's precisions it is wider: where the data are weak, its tails are the prior's.
+    A ``share`` below 1 of the data's precisions widens it: if the data are weak, its tails are the prior's.
     """
     gaussian = together(posterior, share)
     posterior_root, R = cast(tuple[Array, Array], together(posterior).roots + gaussian.roots)
@@ -449,38 +449,38 @@ def move(
 def draw_latents(
     gaussian: PriorCollection | Posterior | CorrectedGaussian, count: int, seed: int, *path: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Draws of the latents at the rows of a prior or posterior, (count, n, latents), and their coordinates by group.
+    """Return draws of the latents at a prior's or posterior's rows, (count, n, latents), and coordinates by group.
 
-    The key of a draw is the seed's, folded with the path and the number of the draw. Gaussians are padded to one of few
+    The key of a draw is the seed's key, folded with the path and the draw's number. Gaussians are padded to one of few
     sizes, so that data sets of similar length share compiled programs.
     """
     key = jax.random.key(seed)
-    # At most 512 draws per batch, so that larger numbers of draws share one program.
+    # At most 512 draws form a batch, so that larger numbers of draws share one program.
     chunks = equal_chunks(np.arange(count), min(512, power_of_two(count)))
-    # Of few draws, optimised compilation takes longer than it saves.
+    # For few draws, optimised compilation costs more than it saves.
     draw = _draw_few if len(chunks[0]) <= 64 else _draw_many
     batches = [jax.tree.map(np.asarray, draw(gaussian, key, path, chunk)) for chunk in chunks]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *batches)
 
 
 def draw_gaussian(mean: np.ndarray, covariance: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Joint draws (num_draws, m, latents) of a Gaussian of mean (m, latents).
+    """Return joint draws (num_draws, m, latents) of a Gaussian of mean (m, latents).
 
     ``covariance`` is the covariance of each latent (latents, m, m), or of all latents (latents, m, latents, m). It may
-    be singular, as where rows repeat each other.
+    be singular, for example if rows are equal.
     """
     rows, size = mean.shape
     blocks = covariance if covariance.ndim == 3 else covariance.reshape(1, size * rows, size * rows)
-    # The number of rows of a root is the rank of the covariance, which is small for few groups at many rows.
+    # The number of rows of a root is the rank of the covariance: it is small for few groups at many rows.
     roots = [linalg.pivoted_cholesky(block, linalg.ROUNDING).A for block in blocks]
     deviations = np.stack([rng.standard_normal((num_draws, len(A))) @ A for A in roots], axis=1)
     return mean + np.swapaxes(deviations.reshape(num_draws, size, rows), 1, 2)
 
 
 def draw_deviations(spread: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Deviations from the mean (num_draws, m, latents), of all rows by the same standard normals.
+    """Return deviations from the mean (num_draws, m, latents), with the same standard normals for all rows.
 
-    ``spread`` has variances (m, latents) or covariances (m, latents, latents), whose symmetric roots are continuous.
+    ``spread`` has variances (m, latents) or covariances (m, latents, latents). Symmetric roots are continuous in them.
     """
     noise = rng.standard_normal((num_draws, 1, spread.shape[1]))
     if spread.ndim == 2:
@@ -493,9 +493,9 @@ def draw_deviations(spread: np.ndarray, num_draws: int, rng: np.random.Generator
 def draw_given(
     prior: PriorCollection, X_new: Float[Array, "m d"], coordinates: Coordinates, noise: Float[Array, "*batch m l k"]
 ) -> Float[Array, "*batch m l"]:
-    """Joint draws of the latents at new inputs given coordinates, from standard normals. Usable under ``jit``.
+    """Return joint draws of the latents at new inputs given coordinates, from standard normals. Usable under ``jit``.
 
-    ``noise`` has as many for each latent and row as the largest ``LatentPrior.noise_size``.
+    For each latent and row, ``noise`` has as many numbers as the largest ``LatentPrior.noise_size``.
     """
     triples = zip(prior.slices(), prior.groups, coordinates, strict=True)
     drawn = [group.draw_given(X_new, v, noise[..., part, : group.noise_size]) for part, group, v in triples]
@@ -509,7 +509,7 @@ def _draw(
     numbers: np.ndarray | Int[Array, " draws"],
 ) -> tuple[Array, Coordinates]:
     key = reduce(jax.random.fold_in, path, key)
-    # The Gaussian is not batched: it is factorised already.
+    # The Gaussian is not batched, because it is already factorised.
     return jax.vmap(lambda number: gaussian.draw(jax.random.fold_in(key, number)))(numbers)
 
 

@@ -14,23 +14,23 @@ from pgmodels.kernels.state_space import block_diagonal
 # state.
 
 T = TypeVar("T")
-# Up to this dimension, products of matrices in a loop over time are sums, which are faster than calls, and loops over
-# entries are unrolled.
+# Up to this dimension, products of matrices in a loop over time are sums, because these are faster than calls. Loops
+# over entries are unrolled.
 _SMALL = 9
 
 
 class Chain(NamedTuple):
-    """F and Q of n steps."""
+    """The transitions F and noise covariances Q of n steps."""
 
     transition: Float[Array, "n *batch d d"]
     noise: Float[Array, "n *batch d d"]
 
 
 class Gaps(NamedTuple):
-    """Of m new inputs, the sorted inputs before and after (-1 and n for none), and the prior between.
+    """For m new inputs, the sorted inputs before and after (-1 and n for none), and the prior between.
 
-    ``since`` and ``until`` are the distances to these. The steps ``to`` the new inputs are from the state before, or
-    from nothing if there is none, and the steps ``onward`` lead from there to the state after.
+    ``since`` and ``until`` are the distances to these inputs. The steps ``to`` the new inputs start at the state
+    before, or at zero if there is none. The steps ``onward`` lead from the new inputs to the state after.
     """
 
     before: Int[Array, " m"]
@@ -43,7 +43,7 @@ class Gaps(NamedTuple):
 
 
 def stack(chains: Sequence[Chain]) -> Chain:
-    """The steps (n, g, d, d) of chains of g kernels; states of fewer entries are padded with zeros."""
+    """Return the steps (n, g, d, d) of chains of g kernels; states of fewer entries are padded with zeros."""
     d = max(chain.noise.shape[-1] for chain in chains)
 
     def padded(*parts: Array) -> Array:
@@ -53,12 +53,12 @@ def stack(chains: Sequence[Chain]) -> Chain:
 
 
 def stack_gaps(gaps: Sequence[Gaps]) -> Gaps:
-    """The same gaps with the steps of chains of g kernels."""
+    """Return gaps that are equal for all chains, with the steps of chains of g kernels."""
     return gaps[0]._replace(to=stack([of_one.to for of_one in gaps]), onward=stack([of_one.onward for of_one in gaps]))
 
 
 def paths(transition: Float[Array, "n *_ d d"], noise: Float[Array, "n *batch d"]) -> Float[Array, "n *batch d"]:
-    """The states of chains from the noise of each step."""
+    """Return the states of chains from the noise of each step."""
 
     def step(before: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         state = apply(now[0], before) + now[1]
@@ -68,9 +68,9 @@ def paths(transition: Float[Array, "n *_ d d"], noise: Float[Array, "n *batch d"
 
 
 def roots_of(matrices: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
-    """Lower roots of positive semi-definite matrices; a column is zero where its pivot is."""
+    """Return lower roots of positive semi-definite matrices; a column is zero if its pivot is zero."""
     diagonal, entries = jnp.diagonal(matrices, axis1=-2, axis2=-1), np.arange(matrices.shape[-1])
-    # Pivots below this share of their diagonal entry are rounding of zero.
+    # Pivots below this share of their diagonal entry are rounding errors of zero.
     rounding = 1e-13
 
     def add(j: int | Array, before: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -85,7 +85,7 @@ def roots_of(matrices: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]
 
 
 def solve(matrices: Float[Array, "*batch d d"], right: Float[Array, "*batch d k"]) -> Float[Array, "*batch d k"]:
-    """Solutions for positive semi-definite matrices and right-hand sides in their range, without LAPACK."""
+    """Return solutions for positive semi-definite matrices and right-hand sides in their range, without LAPACK."""
     L = roots_of(matrices)
     d = L.shape[-1]
     pivots = jnp.diagonal(L, axis1=-2, axis2=-1)
@@ -106,7 +106,7 @@ def solve(matrices: Float[Array, "*batch d d"], right: Float[Array, "*batch d k"
 
 
 def repeat(count: int, body: Callable[[int | Array, T], T], start: T) -> T:
-    """``jax.lax.fori_loop`` over entries of a state, unrolled for small ones; large ones would compile for minutes."""
+    """Run ``jax.lax.fori_loop`` over a state's entries, unrolled for small states only, to limit compile time."""
     if count > _SMALL:
         return jax.lax.fori_loop(0, count, body, start)
     for step in range(count):
@@ -115,32 +115,32 @@ def repeat(count: int, body: Callable[[int | Array, T], T], start: T) -> T:
 
 
 def times(one: Float[Array, "... i j"], other: Float[Array, "... j k"]) -> Float[Array, "... i k"]:
-    """Products of small matrices."""
+    """Return products of small matrices."""
     if one.shape[-1] > _SMALL:
         return one @ other
     return jnp.sum(one[..., :, :, None] * other[..., None, :, :], axis=-2)
 
 
 def apply(matrix: Float[Array, "... i j"], vector: Float[Array, "... j"]) -> Float[Array, "... i"]:
-    """Products of small matrices and vectors."""
+    """Return products of small matrices and vectors."""
     return jnp.sum(matrix * vector[..., None, :], axis=-1)
 
 
 def one_step_earlier(values: Float[Array, "n *rest"]) -> Float[Array, "n *rest"]:
-    """The values one step earlier, zero for the first."""
+    """Return the values one step earlier, and zero for the first step."""
     return jnp.concatenate([jnp.zeros_like(values[:1]), values[:-1]])
 
 
 # The information filter: a chain given sites of any sign is a chain of deviations from the mean.
 #
-# Where the posterior is proper, each state has a proper distribution given the one before and all sites, also if the
-# filter of pgmodels.priors.joint_chain passes improper ones. Precisions of 1e10 and more lose digits here, not there.
+# If the posterior is proper, each state has a proper distribution given the state before and all sites. The filter of
+# pgmodels.priors.joint_chain may pass improper distributions, but it keeps digits that precisions of 1e10 lose here.
 
 
 def information(
     chain: Chain, L: Float[Array, "n *batch s s"], precision: Float[Array, "n *batch s s"]
 ) -> Float[Array, "n *batch s s"]:
-    """The information that the sites from each state on have about it."""
+    """Return the information about each state from its own and all later sites."""
 
     def step(later: Array, now: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         F, L, w = now
@@ -151,7 +151,7 @@ def information(
 
 
 def one_step_back(F: Float[Array, "*batch s s"], L: Float[Array, "*batch s s"], J: Float[Array, "*batch s s"]) -> Array:
-    """F^T (J^-1 + L L^T)^-1 F, by an update for each column of L."""
+    """Return F^T (J^-1 + L L^T)^-1 F, by an update for each column of L."""
 
     def update(j: int | Array, J: Array) -> Array:
         column = L[..., j]
@@ -163,7 +163,7 @@ def one_step_back(F: Float[Array, "*batch s s"], L: Float[Array, "*batch s s"], 
 
 
 def steps_given(chain: Chain, L: Float[Array, "*batch s s"], informed: Float[Array, "*batch s s"]) -> Chain:
-    """Transitions and noise given the information that sites have about the state after each step."""
+    """Return transitions and noise given the sites' information about the state after each step."""
     across = jnp.swapaxes(L, -1, -2)
     share = solve(jnp.eye(L.shape[-1]) + times(times(across, informed), L), across)
     # (I + Q Λ)^-1 F and (I + Q Λ)^-1 Q, by the roots of Q, which may be singular.
@@ -177,23 +177,23 @@ def draw_deviations(
     precision: Float[Array, "n *batch s s"],
     noise: Float[Array, "n *batch s"],
 ) -> Float[Array, "n *batch s"]:
-    """Draws of the states' deviations from their mean given sites, from standard normals."""
+    """Return draws of the states' deviations from their mean given sites, from standard normals."""
     transition, Q = steps_given(chain, L, information(chain, L, precision))
     return paths(transition, apply(roots_of(Q), noise))
 
 
-# The chain of states and their second moments, in which linear response is conditioning on sites, in O(n).
+# Linear response is conditioning on sites, in O(n), in the chain of states and their second moments.
 #
-# The states x given the sites are a Markov chain, and so, in its first two moments, is y = vech(x x^T), the distinct
-# products of two entries: the first entry of y, x_0^2, has the covariance 2 V o V. Corrected covariances are those of
-# the chain of (x, y) given factors of a row's latents and their products (math: section 5b).
+# The states x given the sites are a Markov chain. In its first two moments y = vech(x x^T), the distinct products of
+# two entries, is one too: the first entry of y, x_0^2, has the covariance 2 V o V. Corrected covariances are the
+# covariances of the chain (x, y) given factors of a row's latents and their products (math: section 5b).
 
 
 class Given(NamedTuple):
     """The steps of a chain of deviations from the mean given all sites, and the states' covariances and information.
 
-    ``covariance`` is that of each state given all sites, ``informed`` the information that the sites from each state on
-    have about it.
+    ``covariance`` is each state's covariance given all sites. ``informed`` is the information about each state from its
+    own and all later sites.
     """
 
     steps: Chain
@@ -202,7 +202,7 @@ class Given(NamedTuple):
 
 
 def given_sites(chain: Chain, L: Float[Array, "n *batch s s"], precision: Float[Array, "n *batch s s"]) -> Given:
-    """The chain given sites of these precisions on its states; ``L`` are the roots of its noise."""
+    """Return the chain given sites of these precisions on its states; ``L`` are the roots of its noise."""
     informed = information(chain, L, precision)
     steps = steps_given(chain, L, informed)
 
@@ -216,9 +216,9 @@ def given_sites(chain: Chain, L: Float[Array, "n *batch s s"], precision: Float[
 
 
 def joint_steps(chain: Chain, conditioned: Chain, before: Float[Array, "*batch s s"]) -> Chain:
-    """The steps of (x, y), with y of x given the sites, whose steps are ``conditioned``.
+    """Return the steps of (x, y), with the y of x given the sites; ``conditioned`` are the steps of that x.
 
-    ``before`` is the covariance given all sites of the state before each step.
+    ``before`` is the covariance, given all sites, of the state before each step.
     """
     transition, noise = conditioned
     carried = times(times(transition, before), jnp.swapaxes(transition, -1, -2))
@@ -240,5 +240,5 @@ def joint_steps(chain: Chain, conditioned: Chain, before: Float[Array, "*batch s
 
 
 def place_of_product(i: int, j: int) -> int:
-    """The entry of y that is the product of entries i and j of x."""
+    """Return the entry of y that is the product of entries i and j of x."""
     return max(i, j) * (max(i, j) + 1) // 2 + min(i, j)

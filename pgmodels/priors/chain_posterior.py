@@ -45,33 +45,33 @@ from pgmodels.runtime.precision import Module
 
 
 def chain_groups(prior: PriorCollection) -> list[MarkovPrior]:
-    """The groups that are chains."""
+    """Return the groups that are chains."""
     return [group for group in prior.groups if is_chain(group)]
 
 
 def effect_groups(prior: PriorCollection) -> dict[int, FactoredPrior]:
-    """The other groups, which have factors and are linear effects, by their number."""
+    """Return the groups of linear effects, which have factors and are not chains, by their number."""
     return {index: cast("FactoredPrior", group) for index, group in enumerate(prior.groups) if not group.is_chain}
 
 
 def factors_of_effects(prior: PriorCollection) -> dict[int, Float[Array, "r n"]]:
-    """The factors of the effects at the rows of the data, by group."""
+    """Return the factors of the effects at the rows of the data, by group."""
     return {index: prior.copies.at_rows(group.factor, index) for index, group in effect_groups(prior).items()}
 
 
 def chained_latents(prior: PriorCollection) -> np.ndarray:
-    """The latents that are chains."""
+    """Return the latents that are chains."""
     return np.flatnonzero(prior.by_latent([group.is_chain for group in prior.groups]))
 
 
 def _leader(prior: PriorCollection) -> tuple[int, MarkovPrior]:
-    """The chain with the most inputs of those that are no constants, which share theirs, and its number."""
+    """Return the number of the non-constant chain with the most inputs, and the chain; constants share one input."""
     chains = [(index, group) for index, group in enumerate(prior.groups) if is_chain(group)]
     return max(chains, key=lambda pair: (bool(pair[1].kernel.reads(pair[1].X.shape[1])), len(pair[1].X)))
 
 
 def chain_column(prior: PriorCollection) -> int:
-    """The column of X that the chains read."""
+    """Return the column of X that the chains read."""
     return _leader(prior)[1].column
 
 
@@ -80,25 +80,25 @@ def check_columns(prior: PriorCollection) -> None:
     columns = {column for group in chain_groups(prior) for column in group.kernel.reads(group.X.shape[1])}
     if len(columns) > 1:
         raise ValueError(
-            "GPs with form=pgm.Markov() that a formula combines must be of one column, and these read columns "
-            f"{', '.join(map(str, sorted(columns)))}: give all but those of one column another form, such as "
-            "pgm.Inducing(100)."
+            "GPs with form=pgm.Markov() that a formula combines must read one column, but these read columns "
+            f"{', '.join(map(str, sorted(columns)))}: keep the form for one column, and give the other GPs another "
+            "form, such as pgm.Inducing(100)."
         )
 
 
 def places_of(prior: PriorCollection, index: int) -> Int[Array, " n"]:
-    """The input of a group at each row of the data."""
+    """Return the index of a group's input at each row of the data."""
     return prior.copies.at_rows(jnp.arange(len(prior.groups[index].X)), index)
 
 
 def times_of_rows(prior: PriorCollection) -> Float[Array, " n"]:
-    """The chains' column at the rows of the data."""
+    """Return the chains' column at the rows of the data."""
     index, group = _leader(prior)
     return group.X[places_of(prior, index), group.column]
 
 
 def chains_of_rows(prior: PriorCollection, order: Int[Array, " n"]) -> Chains:
-    """The chains at the sorted rows: those of the groups, which stand still where rows share an input."""
+    """Return the groups' chains at the sorted rows; a chain stands still if rows share an input."""
     by_group = []
     for index, group in enumerate(prior.groups):
         if is_chain(group):
@@ -110,7 +110,7 @@ def chains_of_rows(prior: PriorCollection, order: Int[Array, " n"]) -> Chains:
 
 
 def chains_at(prior: PriorCollection, times: Float[Array, " m"]) -> Chains:
-    """The chains at sorted times."""
+    """Return the chains at sorted times."""
     return _side_by_side(prior, [chain_at(group.kernel.to_state_space(), times) for group in chain_groups(prior)])
 
 
@@ -122,22 +122,22 @@ def _side_by_side(prior: PriorCollection, by_group: list[Chain]) -> Chains:
 
 
 def gaps_of_rows(prior: PriorCollection, order: Int[Array, " n"], X_new: Float[Array, "m _"]) -> Gaps:
-    """The place of new inputs among the sorted rows, and the steps of the chains of each kernel."""
+    """Return the place of new inputs among the sorted rows, and the steps of the chains of each kernel."""
     times, t = times_of_rows(prior)[order], X_new[:, chain_column(prior)]
     return stack_gaps([gaps_at(group.kernel.to_state_space(), times, t) for group in chain_groups(prior)])
 
 
-# Markov chains and linear effects beside them as one chain for each block of latents, along their column.
+# For each block of latents, Markov chains and linear effects are one chain along their column.
 #
-# Latents are in blocks that sites do not couple: all of them, or each by itself. A block's state has the states of its
-# chains and the coefficients of its effects, which stand still.
+# Sites do not couple different blocks: all latents are one block, or each latent is a block. A block's state has the
+# states of its chains and the coefficients of its effects, which stand still.
 
 
 class Member(NamedTuple):
     """A latent in the state of its block: its group, and its number of entries.
 
-    Of a chain, of the kernel ``kind``, the first entry is observed. Of effects all are: the ``coefficients`` that the
-    data depend on.
+    A chain, of the kernel ``kind``, has its first entry observed. Effects have all entries observed: the
+    ``coefficients`` that the data depend on.
     """
 
     group: int
@@ -152,14 +152,14 @@ class Member(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """All latents, in one block if they are coupled, and else each in its own."""
+    """The layout of the latents: one block if they are coupled, else one block for each."""
 
     members: tuple[Member, ...]
     is_coupled: bool
 
     @classmethod
     def of(cls, prior: PriorCollection, is_coupled: bool) -> "Layout":
-        """The layout of a prior's posterior, outside ``jit`` without coefficients of padding.
+        """Return the layout of a prior's posterior; outside of ``jit``, without coefficients of padding.
 
         Raises ValueError if a group is neither a chain nor has a factor, or chains read different columns.
         """
@@ -226,7 +226,7 @@ class Layout(NamedTuple):
         )
 
     def steps(self, chain: Chain, starts: Bool[Array, " n"]) -> Chain:
-        """Steps (n, b, s, s) of the blocks by those of the kernels (n, g, d, d); effects are drawn where ``starts``."""
+        """Return the blocks' steps (n, b, s, s) from the kernels' (n, g, d, d); effects are drawn if ``starts``."""
         F = Q = jnp.zeros((len(starts), self.num_blocks, self.size, self.size))
         for (block, start), member in zip(self.places, self.members, strict=True):
             entries = slice(start, start + member.size)
@@ -239,7 +239,7 @@ class Layout(NamedTuple):
         return Chain(F, Q)
 
     def observation(self, factors: Mapping[int, Float[Array, "r n"]], count: int) -> Float[Array, "n L H"]:
-        """The observation matrices of the latents, by the ``factors`` of each group of effects."""
+        """Return the observation matrices of the latents, by the ``factors`` of each group of effects."""
         columns = []
         for latent, member in enumerate(self.members):
             is_chain = member.kind is not None
@@ -248,7 +248,7 @@ class Layout(NamedTuple):
         return jnp.concatenate(columns, axis=2)
 
     def on_states(self, precision: Float[Array, "n H H"]) -> Float[Array, "n b s s"]:
-        """Precisions of the observed entries as those of the blocks' states."""
+        """Return precisions of the observed entries as precisions of the blocks' states."""
         on_blocks = jnp.zeros((len(precision), self.num_blocks, self.size, self.size))
         (blocks, entries), (h, k) = np.array(self.observed).T, np.array(self.pairs).T
         for one, other in ((h, k), (k, h)):
@@ -256,7 +256,7 @@ class Layout(NamedTuple):
         return on_blocks
 
     def directions(self, A: Float[Array, "n P H"], is_paired: bool) -> Float[Array, "n S H2"]:
-        """The observation matrices of predictors A x and their products, of the entries ``jointly_observed``."""
+        """Return the observation matrices of predictors A x and their products, of the entries ``jointly_observed``."""
         rows, columns = np.triu_indices(A.shape[1]) if is_paired else 2 * (np.arange(A.shape[1]),)
         h, k = np.array(self.pairs).T
         one, other = A[:, rows], A[:, columns]
@@ -267,13 +267,13 @@ class Layout(NamedTuple):
     def latents(
         self, states: Float[Array, "*batch b s"], observation: Float[Array, "*rows L H"]
     ) -> Float[Array, "*batch L"]:
-        """The latents' deviations from their means, of states in rows with these observation matrices."""
+        """Return the latents' deviations from their means, for states in rows with these observation matrices."""
         blocks, entries = np.array(self.observed).T
         return jnp.sum(observation * states[..., None, blocks, entries], axis=-1)
 
 
 class Moves(NamedTuple):
-    """F and roots of Q of the blocks' deviations from their means given sites, and observation matrices, by row."""
+    """By row, F and roots of Q of the blocks' deviations from their means given sites, and observation matrices."""
 
     transition: Float[Array, "n b s s"]
     root: Float[Array, "n b s s"]
@@ -283,13 +283,13 @@ class Moves(NamedTuple):
 def moves_along(
     posterior: Posterior, row_weights: Float[Array, " n"], layout: Layout
 ) -> tuple[Int[Array, " n"], Moves]:
-    """The order of the rows along the chains' column, padding last, and the moves of the latents along it."""
+    """Return the order of the rows along the chains' column, padding last, and the latents' moves in that order."""
     prior, W = posterior.prior, posterior.sites.precision
     times = times_of_rows(prior)
     # Padding may have the time of any row.
     times = jnp.where(row_weights > 0, times, jnp.max(times))
     order = jnp.argsort(times)
-    # Rows with equal times are steps of no length.
+    # Between rows with equal times, steps have length 0.
     steps = layout.steps(chains_at(prior, times[order]).steps, jnp.arange(len(order)) == 0)
     observation = layout.observation(factors_of_effects(prior), len(order))[order]
     L, precision = roots_of(steps.noise), (W if posterior.is_coupled else jax.vmap(jnp.diag)(W))[order]
@@ -298,9 +298,9 @@ def moves_along(
     return order, Moves(transition, roots_of(noise), observation)
 
 
-# Posteriors of latents that the sites couple, some of them Markov chains of one column: linear in the rows.
+# Posteriors of latents that the sites couple, of which some are Markov chains of one column: O(n) time.
 #
-# The others have factors A, f = mean + A^T v, and are linear effects v beside the chains.
+# All other latents have factors A, f = mean + A^T v: they are linear effects v next to the chains.
 
 
 class ChainPosterior(DependentPosterior):
@@ -351,14 +351,14 @@ class ChainPosterior(DependentPosterior):
     extends = True
 
     def drawn_at(self, X_new: Float[Array, "m d"], keys: RandomKey) -> Float[Array, "draws m L"]:
-        """Joint draws at new inputs, one for each key: by the chains through the data and the new inputs."""
+        """Return joint draws at new inputs, one for each key, by chains through the data and the new inputs."""
         n, t = len(self.order), X_new[:, chain_column(self.prior)]
         times = jnp.concatenate([times_of_rows(self.prior), t])
         order = jnp.argsort(times)
         chains = chains_at(self.prior, times[order])
 
         def with_new(part: Array) -> Array:
-            # In the order of the data, with the new inputs after it.
+            # In the order of the data, followed by the new inputs.
             return jnp.zeros((n + len(t), *part.shape[1:])).at[self.order].set(part)[order]
 
         sites = jax.tree.map(with_new, self.joint.sites)
@@ -378,7 +378,7 @@ class ChainPosterior(DependentPosterior):
                 f = f.at[:, part].add(root @ noise[:, part])
             return f
 
-        # Draws that share one scan.
+        # The draws of a batch share one scan.
         return jax.lax.map(one, keys, batch_size=16)
 
     def covariance(self) -> Float[Array, "L n L n"]:
@@ -397,7 +397,7 @@ class ChainPosterior(DependentPosterior):
         raise no_factor(chain_groups(self.prior)[0])
 
     def _draw(self, joint: Joint, key: RandomKey) -> tuple[Drawn, Drawn]:
-        """Means of effects and states, and draws of their deviations."""
+        """Return the means of effects and states, and draws of their deviations."""
         shapes = joint.centre.shape, joint.forward.mean.shape[:2], joint.sites.potential.shape
         effects, steps, sites = map(jax.random.normal, jax.random.split(key, 3), shapes)
         roots = roots_of(joint.chains.noise)
@@ -409,7 +409,7 @@ class ChainPosterior(DependentPosterior):
         return by_sign(draw, joint.sites.precision, may_be_signed)
 
     def _coordinates(self, v: Float[Array, " r"], states: Float[Array, "n ld"]) -> tuple[Array, ...]:
-        """The coordinates by group of effects v and sorted states."""
+        """Return the coordinates by group of effects v and sorted states."""
         states, coordinates = states.reshape(len(states), -1, self.joint.chains.dimension), []
         for index, (group, part) in enumerate(_by_group(self.prior, states, v)):
             if is_chain(group):
@@ -421,7 +421,7 @@ class ChainPosterior(DependentPosterior):
 
 
 def condition_chains(prior: PriorCollection, Phi: Float[Array, "n K L"], sites: Sites) -> ChainPosterior:
-    """The posterior given sites (n, K) on Phi f; ValueError for chains of different columns or missing factors."""
+    """Return the posterior given sites (n, K) on Phi f; ValueError if chains' columns differ or factors are missing."""
     require_coupling(prior)
     check_columns(prior)
     (h, w), means = sites, prior.means()
@@ -440,10 +440,10 @@ def condition_chains(prior: PriorCollection, Phi: Float[Array, "n K L"], sites: 
 
 
 def decoupled(sites: Sites) -> tuple[Float[Array, "n L L"], Sites]:
-    """Predictors Phi f, and independent sites on them, that make up sites with precisions (n, L, L) of any sign."""
+    """Return predictors Phi f and independent sites on them, equal to sites with precisions (n, L, L) of any sign."""
     h, W = sites.as_coupled()
     w, axes = jnp.linalg.eigh(W)
-    # Eigenvalues below this share of a row's largest are rounding of zero.
+    # Eigenvalues below this share of a row's largest eigenvalue are rounding errors of zero.
     w = jnp.where(jnp.abs(w) > 1e-14 * jnp.max(jnp.abs(w), axis=1, keepdims=True), w, 0.0)
     return jnp.swapaxes(axes, 1, 2), Sites(jnp.einsum("nlp,nl->np", axes, h), w)
 
@@ -451,7 +451,7 @@ def decoupled(sites: Sites) -> tuple[Float[Array, "n L L"], Sites]:
 def _by_group(
     prior: PriorCollection, chained: Float[Array, "m l *c"], effects: Float[Array, "r *e"]
 ) -> Iterator[tuple[LatentPrior, Array]]:
-    """Each group, and its part of the chains, or of the effects by latent (size, rank, ...)."""
+    """Yield each group, with its part of the chains, or of the effects by latent (size, rank, ...)."""
     chain = effect = 0
     for group in prior.groups:
         if group.is_chain:
@@ -466,7 +466,7 @@ def _by_group(
 def _of_groups(
     prior: PriorCollection, chained: Float[Array, "m l c"], factors: dict[int, Array], effects: Float[Array, "r c"]
 ) -> Float[Array, "m L c"]:
-    """Columns of all latents, less their mean, from those of the chains and of the effects; ``factors`` by group."""
+    """Return columns of all latents, minus their mean, from columns of chains and effects; ``factors`` are by group."""
     parts = enumerate(_by_group(prior, chained, effects))
     columns = [part if i not in factors else jnp.einsum("rm,lrc->mlc", factors[i], part) for i, (_, part) in parts]
     return jnp.concatenate(columns, axis=1)
@@ -475,11 +475,11 @@ def _of_groups(
 def _combined(
     prior: PriorCollection, mean: Array, covariance: Array, factors: dict[int, Array], columns: Array
 ) -> Marginals:
-    """Mean and covariance of all latents from those of the chains (m, l, c), (m, l, l): see ``Joint.marginals``."""
+    """Return the mean and covariance of all latents from the chains' (m, l, c), (m, l, l): see ``Joint.marginals``."""
     chained, size = chained_latents(prior), len(prior.means())
 
     def of_rows(mean: Array, covariance: Array, *by_row: Array) -> Marginals:
-        # The latents as columns times (1, u) with u standard normal.
+        # The latents are columns times (1, u) with u standard normal.
         f = _of_groups(prior, mean, dict(zip(factors, (A.T for A in by_row), strict=True)), columns[1:])
         V = jnp.einsum("mlc,mkc->mlk", f[:, :, 1:], f[:, :, 1:])
         return f[:, :, 0], V.at[:, chained[:, None], chained].add(covariance)
@@ -491,56 +491,56 @@ def _combined(
 
 
 def push_values(Phi: Float[Array, "n P L"], f: Float[Array, "*batch n L"]) -> Float[Array, "*batch n P"]:
-    """The predictors of latents."""
+    """Return the predictors of latents."""
     return jnp.einsum("ipl,...il->...ip", Phi, f)
 
 
 def push_moments(
     Phi: Float[Array, "n P L"], mean: Float[Array, "n L"], covariance: Float[Array, "n L L"]
 ) -> tuple[Float[Array, "n P"], Float[Array, "n P"]]:
-    """Mean and variance of the predictors from the latents of each datum."""
+    """Return the mean and the variance of the predictors from the latents of each datum."""
     return push_values(Phi, mean), jnp.einsum("ipl,ilk,ipk->ip", Phi, covariance, Phi)
 
 
 def push_covariance(Phi: Float[Array, "n P L"], covariance: Float[Array, "n L L"]) -> Float[Array, "n P P"]:
-    """The covariance of the predictors of each datum from the covariance of its latents."""
+    """Return the covariance of the predictors of each datum from the covariance of its latents."""
     return jnp.einsum("ipl,ilk,iqk->ipq", Phi, covariance, Phi)
 
 
 def condition_predictors(
     prior: PriorCollection, Phi: Float[Array, "n P L"], sites: Sites, blocks: tuple[tuple[int, ...], ...]
 ) -> DependentPosterior:
-    """The posterior of the latents given sites on predictors; ``blocks`` are the latents that the sites couple."""
+    """Return the posterior of the latents given sites on predictors; ``blocks`` are the latents that sites couple."""
     if has_chain(prior) and not sites.coupled:
         return condition_chains(prior, Phi, sites)
     return condition_jointly(prior, pull_sites(Phi, sites), blocks)
 
 
 def condition_jointly(prior: PriorCollection, sites: Sites, blocks: tuple[tuple[int, ...], ...]) -> DependentPosterior:
-    """The posterior given sites (n, L), (n, L, L) on the latents."""
+    """Return the posterior given sites (n, L), (n, L, L) on the latents."""
     return condition_chains(prior, *decoupled(sites)) if has_chain(prior) else condition_blocks(prior, sites, blocks)
 
 
 def pull_sites(Phi: Float[Array, "n P L"], sites: Sites) -> Sites:
-    """Sites on predictors as sites on the latents, coupled."""
+    """Return sites on predictors as coupled sites on the latents."""
     potential = jnp.einsum("ipl,ip->il", Phi, sites.potential)
     if sites.coupled:
         return Sites(potential, jnp.einsum("ipl,ipq,iqk->ilk", Phi, sites.precision, Phi))
     return Sites(potential, jnp.einsum("ipl,ip,ipk->ilk", Phi, sites.precision, Phi))
 
 
-# Linear response in O(n) for latents that are Markov chains of one column, and linear effects beside them.
+# Linear response in O(n), for latents that are Markov chains of one column, and linear effects next to them.
 #
-# Corrected covariances are those of the chain of states x of each block and their products y given factors of the
+# Corrected covariances are covariances of each block's chain of states x and their products y, given factors of the
 # predictors and their products: see pgmodels.priors.chain_posterior and pgmodels.priors.chain.
 
 
 class Factors(NamedTuple):
-    """What responds at each row: the factor of predictors z = Phi f and their products u has the precision (n, S, S).
+    """The responding factors of each row, on predictors z = Phi f and their products u, with precisions (n, S, S).
 
-    That is minus the Hessian of the objective in the moments of (z, u); u are the squares of the predictors or, where
-    S is larger than twice their number, the products of all pairs in the order of an upper triangle. ``slope`` is the
-    gradient in the mean of the one predictor that shifts the mean; None if means do not move. ``Phi`` is None if
+    A precision is minus the Hessian of the objective in the moments of (z, u). u are the squares of the predictors. If
+    S is larger than twice their number, u are the products of all pairs in the order of an upper triangle. ``slope`` is
+    the gradient in the mean of the one predictor that shifts the mean; None if means do not move. ``Phi`` is None if
     predictors are latents.
     """
 
@@ -552,8 +552,8 @@ class Factors(NamedTuple):
 class ChainResponse(Module):
     """The corrected moments of the latents, at the data and at new inputs.
 
-    ``rows`` has the rows that respond: those of the data, or their distinct ones if no site couples latents. ``order``
-    sorts them. ``shifted`` has the mean's shift as its mean.
+    ``rows`` has the responding rows: the rows of the data, or their distinct rows if no site couples latents.
+    ``order`` sorts them. The mean of ``shifted`` is the shift of the mean.
     """
 
     posterior: Posterior
@@ -569,7 +569,7 @@ class ChainResponse(Module):
         return _responding(self.posterior)
 
     def moments(self) -> Marginals:
-        """The shift of the mean, and the covariance of each datum's latents."""
+        """Return the shift of the mean, and the covariance of each datum's latents."""
         count = len(self.layout.observed)
         sorted_rows = self.joint.marginals()[1][:, :count, :count]
         V = self._of_latents(jnp.zeros_like(sorted_rows).at[self.order].set(sorted_rows), factors_of_effects(self.rows))
@@ -578,7 +578,7 @@ class ChainResponse(Module):
         return jnp.zeros(V.shape[:2]) if self.shifted is None else self.shifted.moments()[0], V
 
     def predict(self, X_new: Float[Array, "m d"]) -> Marginals:
-        """The same at new inputs."""
+        """Return the shift of the mean, and the covariance of the latents, at new inputs."""
         gaps, states = gaps_of_rows(self.rows, self.order, X_new), self.conditioned.covariance
         nowhere, last = jnp.zeros(len(X_new), dtype=bool), len(states) - 1
         before, after = jnp.maximum(gaps.before, 0), jnp.minimum(gaps.after, last)
@@ -587,7 +587,7 @@ class ChainResponse(Module):
         ahead = jnp.where((gaps.after <= last)[:, None, None, None], self.conditioned.informed[after], 0.0)
         informed = one_step_back(onward.transition, of_onward, ahead)
         to = joint_steps(to, steps_given(to, roots_of(to.noise), informed), states[before])
-        # The covariance before matters to the noise of a step alone, which is not read.
+        # The covariance before only enters the noise of a step, which is not read.
         onward = joint_steps(onward, steps_given(onward, of_onward, ahead), states[before])
         V = self.joint.marginals_at(gaps._replace(to=to, onward=onward))[1]
         effects = {index: group.factor_at(X_new) for index, group in effect_groups(self.rows).items()}
@@ -602,7 +602,7 @@ class ChainResponse(Module):
         return jnp.zeros(V.shape[:2]) if self.shifted is None else self.shifted.marginals_at(X_new)[0], V
 
     def negative(self) -> Int[Array, " m"]:
-        """Row by row that responds, what sums to the number of negative eigenvalues of the precision of all (x, y)."""
+        """Return terms of the responding rows, whose sum counts negative eigenvalues of the precision of all (x, y)."""
         directions = negative_directions(self.joint.forward.gained, self.joint.sites.precision)
         counts = jnp.sum(directions, axis=1).astype(int)
         return jnp.zeros_like(counts).at[self.order].set(counts)
@@ -615,10 +615,10 @@ class ChainResponse(Module):
 
 
 def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResponse:
-    """The linear response of a posterior to factors at the rows of its data."""
+    """Return the linear response of a posterior to factors at the rows of its data."""
     rows, precision, weights = _responding(posterior), factors.precision, posterior.sites.precision
     if not posterior.is_coupled:
-        # Rows with equal inputs respond together, by the sum of their factors.
+        # Rows with equal inputs respond together: their factors are summed.
         precision, weights = posterior.prior.total(precision), jax.vmap(jnp.diag)(posterior.prior.total(weights))
     order = jnp.argsort(times_of_rows(rows))
     steps = layout.steps(chains_of_rows(rows, order).steps, jnp.arange(len(order)) == 0)
@@ -629,7 +629,7 @@ def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResp
     of_blocks = Chains(*both, tuple(range(layout.num_blocks)), layout.jointly_observed)
     A = observation if factors.Phi is None else factors.Phi @ observation
     w, axes = jnp.linalg.eigh(precision)
-    # Negative precisions last: no covariance on the way fails unless the last one does.
+    # Negative precisions come last: no earlier covariance fails unless the last one fails.
     w, axes = w[:, ::-1], jnp.swapaxes(axes, 1, 2)[:, ::-1]
     directions = axes @ layout.directions(A, precision.shape[1] > 2 * A.shape[1])
     nothing = jnp.zeros_like(w)
@@ -639,7 +639,7 @@ def respond(posterior: Posterior, factors: Factors, layout: Layout) -> ChainResp
 
 
 def response_entries(posterior: Posterior) -> int:
-    """The entries of a matrix of linear response at all rows. Raises ValueError as ``Layout.of``."""
+    """Return the number of entries in a matrix of linear response at all rows. Raise ValueError as ``Layout.of``."""
     layout = Layout.of(posterior.prior, posterior.is_coupled)
     return _responding(posterior).num_rows * (layout.num_blocks * layout.joint_size) ** 2
 
@@ -649,7 +649,7 @@ def _responding(posterior: Posterior) -> PriorCollection:
 
 
 def _shifted(posterior: Posterior, factors: Factors) -> Posterior | None:
-    """The posterior of deviations from the mean, with the slope as the potential of the one predictor."""
+    """Return the posterior of deviations from the mean, with the slope as the potential of the one predictor."""
     if factors.slope is None:
         return None
     prior = posterior.prior

@@ -28,9 +28,9 @@ from pgmodels.runtime.precision import Module, as_array, double_precision
 
 
 class NewLeaves(Module):
-    """A pytree in which leaves of a known tree are replaced by None, since programs copy the arrays they return.
+    """A pytree in which None replaces leaves of a known tree, because programs copy the arrays they return.
 
-    ``places`` are the indices of the omitted leaves among the known ones, None for new leaves.
+    ``places`` are the indices of the omitted leaves among the known leaves, None for new leaves.
     """
 
     leaves: list[Array | None]
@@ -39,7 +39,7 @@ class NewLeaves(Module):
 
     @classmethod
     def of(cls, known: PyTree, tree: PyTree) -> "NewLeaves":
-        """Omit from a tree the leaves of a known one; inside a program."""
+        """Omit the leaves of a known tree from a tree, inside a program."""
         by_id = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(known))}
         leaves, structure = jax.tree.flatten(tree)
         places = tuple(by_id.get(id(leaf)) for leaf in leaves)
@@ -47,23 +47,23 @@ class NewLeaves(Module):
         return cls(new_leaves, places, structure)
 
     def completed(self, known: PyTree) -> PyTree:
-        """The full tree, with the known leaves restored."""
+        """Return the full tree, with the known leaves restored."""
         known_leaves = jax.tree.leaves(known)
         pairs = zip(self.leaves, self.places, strict=True)
         return jax.tree.unflatten(self.tree, [leaf if place is None else known_leaves[place] for leaf, place in pairs])
 
 
 T = TypeVar("T")
-# Means and covariances of each datum's latents.
+# The means and the covariances of each datum's latents.
 Marginals = tuple[Float[Array, "n L"], Float[Array, "n L L"]]
 
 
 class Posterior(Module):
     """The latents of all groups given sites: the product of their prior and the sites, normalised and factorised.
 
-    ``is_coupled`` says whether sites couple latents: their precisions are then (n, L, L), and covariances between rows
-    (L, m, L, n). Otherwise latents are independent, precisions are (n, L), and covariances between rows are within
-    each latent, (L, m, n). Covariances between rows need priors with a factor (ValueError without one).
+    If ``is_coupled``, sites couple latents: precisions are (n, L, L), and covariances between rows (L, m, L, n).
+    Otherwise latents are independent: precisions are (n, L), and covariances between rows are within each latent,
+    (L, m, n). Covariances between rows need priors with a factor (ValueError without one).
     """
 
     prior: eqx.AbstractVar["PriorCollection"]
@@ -72,50 +72,50 @@ class Posterior(Module):
 
     @abstractmethod
     def moments(self) -> tuple[Float[Array, "n L"], Float[Array, "n L"]]:
-        """Mean and variance of the latents at the data."""
+        """Return the mean and the variance of the latents at the data."""
 
     @abstractmethod
     def marginals(self) -> Marginals:
-        """Mean and covariance of each datum's latents."""
+        """Return the mean and the covariance of each datum's latents."""
 
     @abstractmethod
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L"]]:
-        """Mean and variance at new inputs."""
+        """Return the mean and the variance at new inputs."""
 
     @abstractmethod
     def marginals_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
-        """Mean and covariance of the latents at each new input."""
+        """Return the mean and the covariance of the latents at each new input."""
 
     @abstractmethod
     def covariance(self) -> Float[Array, "L n n"] | Float[Array, "L n L n"]:
-        """The covariance of the latents at the data."""
+        """Return the covariance of the latents at the data."""
 
     @abstractmethod
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m n"] | Float[Array, "L m L n"]:
-        """The covariance of the latents at new inputs with those at the data."""
+        """Return the covariance between the latents at new inputs and the latents at the data."""
 
     @abstractmethod
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "L m m"] | Float[Array, "L m L m"]:
-        """The covariance of the latents at new inputs."""
+        """Return the covariance of the latents at new inputs."""
 
     @abstractmethod
     def log_normalizer(self) -> Float[Array, ""]:
-        """Log of the integral of the prior times the sites."""
+        """Return the logarithm of the integral of the prior times the sites."""
 
     @abstractmethod
     def log_factor(self, f: Float[Array, "*batch n L"]) -> Float[Array, "*batch"]:
-        """Log of the sites at f, the latents given by coordinates, in expectation over the residual."""
+        """Return the log sites at f, the latents given by coordinates, in expectation over the residual."""
 
     @abstractmethod
     def tempered(self, share: Float[Array, ""] | float) -> "Posterior":
-        """The posterior with the same mean and ``share`` times the sites' precisions."""
+        """Return the posterior with the same mean and ``share`` times the sites' precisions."""
 
     @abstractmethod
     def mean_and_deviation(self, key: RandomKey) -> tuple[Coordinates, Coordinates]:
-        """Mean of the coordinates and a draw of their deviation from it, one array per group each."""
+        """Return the mean of the coordinates, and a draw of their deviation from it, each with one array per group."""
 
     def draw(self, key: RandomKey) -> tuple[Float[Array, "n L"], Coordinates]:
-        """A joint draw of the latents at the data, and its coordinates."""
+        """Return a joint draw of the latents at the data, and its coordinates."""
         means, deviations = self.mean_and_deviation(key)
         coordinates = tuple(m + d for m, d in zip(means, deviations, strict=True))
         return sample_given(self.prior, key, coordinates), coordinates
@@ -127,18 +127,18 @@ class Posterior(Module):
 
     @abstractmethod
     def coupled_latents(self) -> list[list[int]] | None:
-        """The latents that are dependent, block by block; None if all are independent."""
+        """Return the dependent latents of each block; None if all latents are independent."""
 
     @abstractmethod
     def roots_and_centres(self) -> tuple[tuple[Root, ...], tuple[Array, ...]]:
-        """Roots of the coordinates' precision, and their means, for priors with inducing inputs, without data.
+        """Return roots of the coordinates' precision, and their means, for priors with inducing inputs, without data.
 
         If coupled, roots (r, r) of each block and one vector of all means; else (l, r, r) and (l, r) for each group.
         """
 
 
 class DependentPosterior(Posterior):
-    """Latents that sites couple."""
+    """The posterior of latents that sites couple."""
 
     is_coupled: ClassVar[bool] = True
 
@@ -157,11 +157,11 @@ class DependentPosterior(Posterior):
 
     @abstractmethod
     def divergence(self, covariance: Float[Array, "n L L"]) -> Float[Array, ""]:
-        """KL(q || prior) of the coordinates, from the covariances of each datum's latents."""
+        """Return KL(q || prior) of the coordinates, from the covariances of each datum's latents."""
 
 
 class IndependentPosterior(Posterior):
-    """Latents that no site couples: the posterior of each group is given by its prior, which needs no factor."""
+    """The posterior of latents that no site couples: each group's prior computes its own, and needs no factor."""
 
     is_coupled: ClassVar[bool] = False
 
@@ -182,7 +182,7 @@ class IndependentPosterior(Posterior):
         return sum((group.log_normalizer() for group in self.groups), jnp.zeros(()))
 
     def log_normalizer_slopes(self) -> list[tuple[Float[Array, "n n"], Array]]:
-        """The derivatives of the log normaliser in each dense group's covariance and mean."""
+        """Return the derivatives of the log normaliser in each dense group's covariance and mean."""
         return [group.log_normalizer_slopes() for group in self.groups]  # type: ignore[attr-defined]
 
     def predict(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "m l"], Float[Array, "m l"]]:
@@ -199,7 +199,7 @@ class IndependentPosterior(Posterior):
         return all(group.is_chain for group in self.prior.groups)
 
     def drawn_at(self, X_new: Float[Array, "m d"], keys: RandomKey) -> Float[Array, "draws m l"]:
-        """Joint draws at new inputs, one for each key, in time that is linear in the number of rows."""
+        """Return joint draws at new inputs, one for each key, in time that is linear in the number of rows."""
         groups = [group.extended(X_new) for group in self.groups]
         priors = [group.prior for group in groups]  # type: ignore[attr-defined]
 
@@ -277,12 +277,12 @@ class PriorCollection(Module):
         return tuple(self.by_latent([group.rank for group in self.groups]))
 
     def spans(self) -> "PriorCollection":
-        """The priors with FIC groups replaced by their low-rank term ``span``, without residuals."""
+        """Return the priors with FIC groups replaced by their low-rank term ``span``, without residuals."""
         return PriorCollection(tuple(getattr(group, "span", group) for group in self.groups), self.copies)
 
     @property
     def distinct(self) -> "PriorCollection":
-        """The prior at the distinct rows; ``total`` sums over copies, and ``copies.spread`` repeats values for them."""
+        """The prior at the distinct rows; ``total`` sums over their copies, and ``copies.spread`` repeats values."""
         return PriorCollection(self.groups, Copies(None, self.copies.places))
 
     def total(self, terms: Float[Array, "n *rest"]) -> Float[Array, "m *rest"]:
@@ -291,7 +291,7 @@ class PriorCollection(Module):
         return terms if rows is None else jax.ops.segment_sum(terms, rows, self.distinct.num_rows)
 
     def sites_by_group(self, sites: Sites) -> list[Sites]:
-        """Sites at each group's distinct inputs: potentials and precisions of equal inputs are summed."""
+        """Return the sites at each group's distinct inputs: potentials and precisions of equal inputs are summed."""
         total, by_group = Sites(*map(self.total, sites)), []
         for group, part, places in zip(self.groups, self.slices(), self.copies.places, strict=True):
             group_sites = total.columns(part)
@@ -310,7 +310,7 @@ class PriorCollection(Module):
 
     @double_precision
     def resized(self, size: int) -> "PriorCollection":
-        """The prior truncated or padded to ``size`` rows; unchanged if a group cannot be padded."""
+        """Return the prior truncated or padded to ``size`` rows; unchanged if a group cannot be padded."""
         if size == self.num_rows or not can_pad(self):
             return self
         pairs = zip(self.groups, self.copies.shared, strict=True)
@@ -318,16 +318,16 @@ class PriorCollection(Module):
         return PriorCollection(groups, self.copies.resized(size))
 
     def slices(self) -> list[slice]:
-        """The columns of each group."""
+        """Return the columns of each group."""
         return columns(self.sizes)
 
     def condition(self, sites: Sites) -> IndependentPosterior:
-        """The posterior given sites that do not couple latents, factorised once."""
+        """Return the posterior given sites that do not couple latents, factorised once."""
         pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
         return IndependentPosterior(self, sites, tuple(group.condition(group_sites) for group, group_sites in pairs))
 
     def moments(self, sites: Sites) -> Moments:
-        """Log normalisers and divergences are summed over groups."""
+        """Return the moments; log normalisers and divergences are summed over groups."""
         pairs = zip(self.groups, self.sites_by_group(sites), strict=True)
         moments = [group.moments(group_sites) for group, group_sites in pairs]
         means, variances, logs, divergences = zip(*moments, strict=True)
@@ -336,19 +336,19 @@ class PriorCollection(Module):
         return Moments(side_by_side(means), side_by_side(variances), sum(logs, nothing), sum(divergences, nothing))
 
     def marginals(self) -> tuple[Float[Array, "n l"], Float[Array, "n l"]]:
-        """Prior mean and variance at the data."""
+        """Return the prior mean and variance at the data."""
         means, variances = zip(*(group.marginals() for group in self.groups), strict=True)
         return self.copies.side_by_side(means), self.copies.side_by_side(variances)
 
     def latents(self, coordinates: Sequence[Array]) -> Float[Array, "*batch n l"]:
-        """The latents at the data from the coordinates of each group."""
+        """Return the latents at the data from the coordinates of each group."""
         return self.copies.side_by_side([group.latents(v) for group, v in zip(self.groups, coordinates, strict=True)])
 
     def for_sampling(self) -> "PriorCollection":
         return PriorCollection(tuple(group.for_sampling() for group in self.groups), self.copies)
 
     def residual_variances(self) -> Float[Array, "n l"] | None:
-        """Variance of each latent at the data given the coordinates; None if zero for all groups."""
+        """Return the variance of each latent at the data given the coordinates; None if zero for all groups."""
         residuals = [group.residual_variance() for group in self.groups]
         if all(part is None for part in residuals):
             return None
@@ -357,46 +357,46 @@ class PriorCollection(Module):
         return self.copies.side_by_side([jnp.tile(v[:, None], n) for v, n in zip(known, self.sizes, strict=True)])
 
     def with_residuals(self, covariance: Float[Array, "n L L"]) -> Float[Array, "n L L"]:
-        """The covariances of each datum's latents given by their coordinates, plus the residual variances."""
+        """Return covariances of each datum's latents, as given by coordinates, plus the residual variances."""
         residual = self.residual_variances()
         return covariance if residual is None else covariance + jax.vmap(jnp.diag)(residual)
 
     def loadings(self) -> list[Factor]:
-        """The factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError if a group has none."""
+        """Return the factor A (rank, n) of each latent, f = mean + A^T v. Raises ValueError if a group has none."""
         return self.by_latent([self.copies.at_rows(A.loadings, i) for i, A in enumerate(require_factors(self))])
 
     def by_latent(self, by_group: Sequence[T]) -> list[T]:
-        """Values of the groups, each repeated for the group's latents."""
+        """Return values of the groups, each repeated for the group's latents."""
         return [value for value, size in zip(by_group, self.sizes, strict=True) for _ in range(size)]
 
     def factors(self) -> list[Float[Array, "r n"]]:
-        """The factors as matrices."""
+        """Return the factors as matrices."""
         return [as_dense(A) for A in self.loadings()]
 
     def means(self) -> Float[Array, " l"]:
-        """The constant mean of each latent."""
+        """Return the constant mean of each latent."""
         return jnp.concatenate([jnp.full(group.size, group.mean) for group in self.groups])
 
     def unflatten(self, flat: Float[Array, " D"]) -> Coordinates:
-        """The inverse of ``flatten``."""
+        """Return the inverse of ``flatten``."""
         vectors = jnp.split(flat, np.cumsum([group.rank * group.size for group in self.groups])[:-1])
         return tuple(part.reshape(group.size, -1).T for part, group in zip(vectors, self.groups, strict=True))
 
     def draw(self, key: RandomKey) -> tuple[Float[Array, "n l"], Coordinates]:
-        """A joint draw of the latents from the prior, and its coordinates."""
+        """Return a joint draw of the latents from the prior, and its coordinates."""
         keys = jax.random.split(key, len(self.groups))
         draws = [group.draw(k) for k, group in zip(keys, self.groups, strict=True)]
         return self.copies.side_by_side([f for f, _ in draws]), tuple(v for _, v in draws)
 
 
 def can_pad(prior: PriorCollection) -> bool:
-    """Whether the data can be padded with rows: all groups of which rows share no input implement ``resized``."""
+    """Return whether the data can be padded: ``resized`` exists for each group whose inputs rows do not share."""
     pairs = zip(prior.groups, prior.copies.shared, strict=True)
     return all(type(group).resized is not LatentPrior.resized for group, shared in pairs if not shared)
 
 
 def padded_prior(prior: PriorCollection) -> PriorCollection:
-    """The prior padded to one of few sizes."""
+    """Return the prior padded to one of few sizes."""
     return prior.resized(padded_size(prior.num_rows))
 
 
@@ -408,26 +408,26 @@ def sample_given(prior: PriorCollection, key: RandomKey, coordinates: Sequence[A
 
 
 def flatten(coordinates: Sequence[Array]) -> Float[Array, " D"]:
-    """The coordinates of all groups as one vector, latent by latent; ``PriorCollection.unflatten`` is the inverse."""
+    """Return the coordinates of all groups as one vector, latent by latent; the inverse of ``unflatten``."""
     return jnp.concatenate([v.T.ravel() for v in coordinates])
 
 
 def check_covariances(prior: PriorCollection, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
-    """ValueError if a user-defined kernel is not a covariance at X_new: see pgmodels.priors.rows."""
+    """Raise ValueError if a user-defined kernel is not a covariance at X_new: see pgmodels.priors.rows."""
     for group in prior.spans().groups:
         check_new_inputs(group, X_new, name, jointly)
 
 
-# Properties of a prior that engines need: its factors, the sites that it supports, the variances that it neglects.
+# Properties of a prior that engines need: its factors, supported sites and neglected variances.
 
 
 def have_factors(prior: PriorCollection) -> bool:
-    """Whether every group has a factor; of ``prior.spans()``: if the residuals of FIC groups are omitted."""
+    """Return whether each group has a factor; pass ``prior.spans()`` to omit the residuals of FIC groups."""
     return all(group.has_factor for group in prior.groups)
 
 
 def require_factors(prior: PriorCollection) -> list[FactoredPrior]:
-    """The groups. Raises ValueError if one has no factor."""
+    """Return the groups. Raise ValueError if a group has no factor."""
     for group in prior.groups:
         if not group.has_factor:
             raise no_factor(group)
@@ -435,27 +435,27 @@ def require_factors(prior: PriorCollection) -> list[FactoredPrior]:
 
 
 def loadings_at(prior: PriorCollection, X_new: Float[Array, "m d"]) -> list[Factor]:
-    """The factor A (rank, m) of each latent at new inputs."""
+    """Return the factor A (rank, m) of each latent at new inputs."""
     return prior.by_latent([group.loadings_at(X_new)[0] for group in require_factors(prior)])
 
 
 def factors_at(prior: PriorCollection, X_new: Float[Array, "m d"]) -> list[Float[Array, "r m"]]:
-    """The factors at new inputs as matrices."""
+    """Return the factors at new inputs as matrices."""
     return [as_dense(A) for A in loadings_at(prior, X_new)]
 
 
 def has_chain(prior: PriorCollection) -> bool:
-    """Whether a group is a Markov chain."""
+    """Return whether a group is a Markov chain."""
     return any(group.is_chain for group in prior.groups)
 
 
 def supports_signed(prior: PriorCollection, combined: bool) -> bool:
-    """Whether independent sites on latents, or on predictors that combine them, may have negative precisions."""
+    """Return whether independent sites on latents, or on predictors that combine them, may have negative precisions."""
     return has_chain(prior) if combined else all(group.is_chain for group in prior.groups)
 
 
 def require_coupling(prior: PriorCollection) -> None:
-    """Raise ValueError unless sites may couple the latents: all have factors, or are Markov chains."""
+    """Raise ValueError unless sites may couple the latents: each group has a factor or is a Markov chain."""
     groups = prior.groups if has_chain(prior) else prior.spans().groups
     for group in groups:
         if not (group.is_chain or group.has_factor):
@@ -463,17 +463,17 @@ def require_coupling(prior: PriorCollection) -> None:
 
 
 def approximation_error(prior: PriorCollection) -> float:
-    """The largest approximation error of a group, see LatentPrior."""
+    """Return the largest approximation error of a group: see LatentPrior."""
     return max(float(group.approximation_error) for group in prior.groups)
 
 
 def rounded_variances(prior: PriorCollection) -> Float[Array, "n l"]:
-    """The prior variances at the data to which rounding errors of posterior variances are relative."""
+    """Return the prior variances at the data to which rounding errors of posterior variances are relative."""
     return prior.copies.side_by_side([group.marginals()[1] * (not group.is_exact) for group in prior.groups])
 
 
 def neglected_variances(prior: PriorCollection) -> Float[Array, "n l"]:
-    """The variance of each latent at the data that the representations add or omit."""
+    """Return the variance of each latent at the data that the representations add or omit."""
     pairs = ((group.neglected_variance(), group.size) for group in prior.groups)
     return prior.copies.side_by_side([jnp.tile(variance[:, None], size) for variance, size in pairs])
 
@@ -495,19 +495,19 @@ def shared_total(
 
 
 def columns(sizes: Sequence[int]) -> list[slice]:
-    """The columns of groups of the given sizes, side by side."""
+    """Return the columns of groups of the given sizes, side by side."""
     ends = np.cumsum(sizes)
     return [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
 
 
 # Blocks of latents that are factorised together, with concatenated coordinates.
 
-# Up to this many whitened coordinates in total (82 MB per root), all latents are one block; beyond, one block each.
+# Up to this total number of whitened coordinates (82 MB per root), all latents are one block; above, one block each.
 MAX_BLOCK = 3200
 
 
 def choose_blocks(prior: PriorCollection) -> tuple[tuple[int, ...], ...]:
-    """One block of all latents if affordable, else one block per latent; the choice does not depend on padding."""
+    """Return one block of all latents if affordable, else one block per latent; padding does not affect the choice."""
     ranks = [padded_size(rank) for rank in prior.spans().ranks]
     if sum(ranks) <= MAX_BLOCK:
         return (tuple(range(len(ranks))),)
@@ -515,13 +515,13 @@ def choose_blocks(prior: PriorCollection) -> tuple[tuple[int, ...], ...]:
 
 
 def are_affordable(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether each block has at most MAX_BLOCK coordinates, and its latents have factors."""
+    """Return whether each block has at most MAX_BLOCK coordinates, and its latents have factors."""
     ranks = [padded_size(rank) for rank in prior.spans().ranks]
     return have_factors(prior) and all(sum(ranks[latent] for latent in block) <= MAX_BLOCK for block in blocks)
 
 
 def gather_blocks(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], flat: Float[Array, " D"]) -> list[Array]:
-    """Split coordinates, ordered by latent, into one vector per block, whose latents need not be adjacent."""
+    """Split coordinates, ordered by latent, into one vector for each block; its latents need not be adjacent."""
     vectors = jnp.split(flat, np.cumsum(prior.ranks)[:-1])
     return [jnp.concatenate([vectors[latent] for latent in block]) for block in blocks]
 
@@ -529,7 +529,7 @@ def gather_blocks(prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], f
 def scatter_blocks(
     prior: PriorCollection, blocks: tuple[tuple[int, ...], ...], vectors: Sequence[Float[Array, " _"]]
 ) -> Float[Array, " D"]:
-    """The inverse of ``gather_blocks``."""
+    """Return the inverse of ``gather_blocks``."""
     ranks = prior.ranks
     by_latent: dict[int, Array] = {}
     for block, part in zip(blocks, vectors, strict=True):
@@ -544,7 +544,7 @@ def split_over(matrices: tuple[Array, ...], flat: Array) -> list[Array]:
 
 
 def stacked(factors: list[Float[Array, "_ n"]]) -> Float[Array, "R N"]:
-    """The block-diagonal matrix of factors (r, n), (sum of r, latents n)."""
+    """Return the block-diagonal matrix (sum of r, latents n) of factors (r, n)."""
     total, columns = sum(len(factor) for factor in factors), factors[0].shape[1]
     matrix = jnp.zeros((total, len(factors) * columns), factors[0].dtype)
     row = 0

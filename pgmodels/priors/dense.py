@@ -33,8 +33,8 @@ class FactoredPrior(LatentPrior):
     """A prior with a factor A, f = mean + A^T v with v ~ N(0, I): its coordinates are the whitened v.
 
     Coupled sites and elliptical moves about a fitted Gaussian need A. Subclasses implement the underscored methods, for
-    one latent with zero mean. ``_condition`` returns its factorised posterior, a ``DenseState`` or ``LowRankState``,
-    whose methods have the prior as first argument.
+    one latent with zero mean. ``_condition`` returns its factorised posterior, a ``DenseState`` or ``LowRankState``;
+    the prior is the first argument of their methods.
     """
 
     has_factor: ClassVar[bool] = True
@@ -48,7 +48,7 @@ class FactoredPrior(LatentPrior):
 
     @abstractmethod
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
-        """The A (r, m) and residual variance (m,) with f(X_new) = mean + A^T v + eps, Var eps = residual.
+        """Return the A (r, m) and residual variance (m,) with f(X_new) = mean + A^T v + eps, Var eps = residual.
 
         The residual is k(x, x) - sum A^2, zero where rounding makes it negative (by less than 1e-8 of k(x, x)).
         """
@@ -59,28 +59,28 @@ class FactoredPrior(LatentPrior):
         return self.factor
 
     def loadings_at(self, X_new: Float[Array, "m d"]) -> tuple[linalg.Factor, Float[Array, " m"]]:
-        """``factor_at`` with the factor as it is stored."""
+        """Return ``factor_at`` with the factor as it is stored."""
         return self.factor_at(X_new)
 
     @abstractmethod
     def resized(self, size: int) -> "FactoredPrior":
-        """The prior truncated or padded to ``size`` rows; outside ``jit``."""
+        """Return the prior truncated or padded to ``size`` rows; outside ``jit``."""
 
     @abstractmethod
     def _diagonal(self) -> Array:
-        """The variances at X."""
+        """Return the variances at X."""
 
     @abstractmethod
     def _colour(self, whitened: Array) -> Array:
-        """A^T v for (..., r, l)."""
+        """Return A^T v for v (..., r, l)."""
 
     @abstractmethod
     def _condition(self, h: Array, w: Array) -> Any:
-        """The factorised posterior of one latent."""
+        """Return the factorised posterior of one latent."""
 
     @abstractmethod
     def _cross(self, X_new: Array) -> tuple[linalg.Factor, Array]:
-        """Quantities of the prior at new inputs that all latents share."""
+        """Return quantities of the prior at new inputs that all latents share."""
 
     def condition(self, sites: Sites) -> "FactoredPosterior":
         potential, constant = centred(sites, self.mean)
@@ -88,7 +88,7 @@ class FactoredPrior(LatentPrior):
         return FactoredPosterior(self, potential, constant, states)
 
     def moments(self, sites: Sites) -> Moments:
-        """Latents are processed one at a time, with one factorisation in memory."""
+        """Process one latent at a time, with one factorisation in memory."""
         potential, constant = centred(sites, self.mean)
 
         def one(h: Array, w: Array) -> Moments:
@@ -106,7 +106,7 @@ class FactoredPrior(LatentPrior):
         return jnp.broadcast_to(self.mean, shape), jnp.broadcast_to(variance[:, None], shape)
 
     def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
-        """Mean + A^T v."""
+        """Return mean + A^T v."""
         return self.mean + self._colour(coordinates)
 
     def conditional(
@@ -125,13 +125,13 @@ class FactoredPrior(LatentPrior):
         return self.conditional(X_new, coordinates)[0] + self.residual_root(X_new) @ noise[..., 0]
 
     def residual_root(self, X_new: Float[Array, "m d"]) -> Float[Array, "m m"]:
-        """The R with R R^T the covariance of a latent at new inputs, given its coordinates."""
-        # Smaller residual variances are jitter of the roots, or rounding at a row of the data.
+        """Return the R with R R^T the covariance of a latent at new inputs, given its coordinates."""
+        # Smaller residual variances are jitter of the roots, or rounding errors at a row of the data.
         return linalg.root_by_rank(self.residual_covariance(X_new), 1e-12 * jnp.max(self.kernel.diagonal(X_new)))
 
 
 class FactoredPosterior(GroupPosterior):
-    """Independent latents of a group given sites. ``states`` are their factorisations, along a first axis."""
+    """The posterior of independent latents of a group; ``states`` are their factorisations, along a first axis."""
 
     prior: FactoredPrior
     potential: Float[Array, "n l"]
@@ -147,7 +147,7 @@ class FactoredPosterior(GroupPosterior):
         return jnp.sum(logs + self.constant)
 
     def log_normalizer_slopes(self) -> tuple[Float[Array, "n n"], Array]:
-        """The derivatives of the log normaliser of a dense prior in its covariance and mean."""
+        """Return the derivatives of the log normaliser of a dense prior in its covariance and mean."""
         by_covariance = linalg.over_states(lambda state: state.log_normalizer_slope(), self.states)
         return jnp.sum(by_covariance, axis=0), jnp.sum(self.states.weights)
 
@@ -163,34 +163,34 @@ class FactoredPosterior(GroupPosterior):
         return mean.T, deviation.T
 
     def covariance(self) -> Float[Array, "l n n"]:
-        """The covariance of each latent at the data, without the residual, which sites do not change."""
+        """Return the covariance of each latent at the data, without the residual, which sites do not change."""
         return linalg.over_states(lambda state: state.covariance(self.prior), self.states)
 
     def cross_covariance(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m n"]:
-        """The covariance of each latent at new inputs with itself at the data, without the residual."""
+        """Return the covariance of each latent at new inputs with itself at the data, without the residual."""
         cross = self.prior._cross(X_new)
         return linalg.over_states(lambda state: state.cross_covariance(self.prior, cross), self.states)
 
     def covariance_at(self, X_new: Float[Array, "m d"]) -> Float[Array, "l m m"]:
-        """The covariance of each latent at new inputs."""
+        """Return the covariance of each latent at new inputs."""
         cross = self.prior._cross(X_new)
         return linalg.over_states(lambda state: state.covariance_at(self.prior, X_new, cross), self.states)
 
 
 def centred(sites: Sites, mean: Array) -> tuple[Array, Array]:
-    """The potential (n, l) of sites on f - mean, and the log of the remaining constant factor, (l,)."""
+    """Return the potential (n, l) of sites on f - mean, and the log of the remaining constant factor, (l,)."""
     h, w = sites
     return h - w * mean, jnp.sum(h * mean - 0.5 * w * mean**2, axis=0)
 
 
 def with_residual(A: Array, diagonal: Array) -> tuple[Array, Array]:
-    """A factor at new inputs and the residual variance, clipped at 0."""
+    """Return a factor at new inputs and the residual variance, clipped at 0."""
     return A, jnp.maximum(diagonal - jnp.sum(A**2, axis=0), 0.0)
 
 
-# The prior with its dense covariance.
+# The prior with a dense covariance.
 
-# Jitter of roots computed under jit, relative to the mean variance, for inducing inputs, which may be nearly equal.
+# The jitter, relative to the mean variance, of roots computed under jit, for inducing inputs that may be nearly equal.
 WHITENING_JITTER = 1e-8
 
 
@@ -201,50 +201,50 @@ class DenseState(NamedTuple):
     weights: Float[Array, " n"]
 
     def moments(self, prior: "DensePrior") -> tuple[Array, Array]:
-        """Mean and variance at X."""
+        """Return the mean and the variance at X."""
         return prior.K @ self.weights, linalg.dense_variance(prior.K, self.factor)
 
     def log_normalizer(self, prior: "DensePrior", h: Array) -> Array:
-        """Log of the integral of N(f; 0, K) times the sites."""
+        """Return the logarithm of the integral of N(f; 0, K) times the sites."""
         return -jnp.sum(jnp.log(jnp.diagonal(self.factor.root))) + 0.5 * h @ (prior.K @ self.weights)
 
     def log_normalizer_slope(self) -> Array:
-        """The derivative of the log normaliser in K: (b b^T - (K + W^-1)^-1) / 2, with b the weights."""
+        """Return the derivative of the log normaliser in K: (b b^T - (K + W^-1)^-1) / 2, with b the weights."""
         return 0.5 * (jnp.outer(self.weights, self.weights) - linalg.dense_precision(self.factor))
 
     def divergence(self, prior: "DensePrior", w: Array, mean: Array, variance: Array) -> Array:
-        """KL(q || prior) of the posterior, given its moments: tr K^-1 Sigma is n less the sum of w variance."""
+        """Return KL(q || prior), given the posterior moments: tr K^-1 Sigma is n minus the sum of w variance."""
         log_root = jnp.sum(jnp.log(jnp.diagonal(self.factor.root)))
         return log_root + 0.5 * (self.weights @ mean - self.factor.scale**2 @ variance)
 
     def mean_and_deviation(self, prior: "DensePrior", noise: Array) -> tuple[Array, Array]:
-        """The mean of v and, from standard normals (2, r), a draw of its deviation."""
+        """Return the mean of v and, from standard normals (2, r), a draw of its deviation."""
         K, root = prior.K, prior.root
         moved = linalg.dense_weights(K, self.factor, jnp.zeros_like(self.weights), root @ noise[0], noise[1])
         return root.T @ self.weights, noise[0] + root.T @ moved
 
     def covariance(self, prior: "DensePrior") -> Array:
-        """Covariance at X."""
+        """Return the covariance at X."""
         return linalg.dense_covariance(prior.K, self.factor)
 
     def predict(self, prior: "DensePrior", cross: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Mean and variance at new inputs."""
+        """Return the mean and the variance at new inputs."""
         K_cross, diagonal = cross
         V = self.factor.half_solve(self.factor.scale[:, None] * K_cross)
         variance, least = diagonal - jnp.sum(V**2, axis=0), jnp.finfo(diagonal.dtype).eps * diagonal
-        # Variances below 1e-10 of the prior's are rounding error of the subtraction: they are at least one unit in the
-        # last place of the prior variance.
+        # Variances below 1e-10 of the prior variance are rounding errors of the subtraction. They are set to at least
+        # one unit in the last place of the prior variance.
         is_rounding = jnp.abs(variance) < 1e-10 * diagonal
         return K_cross.T @ self.weights, jnp.where(is_rounding, jnp.maximum(variance, least), variance)
 
     def cross_covariance(self, prior: "DensePrior", cross: tuple[Array, Array]) -> Array:
-        """Covariance of the latents at new inputs with those at X."""
+        """Return the covariance between the latents at new inputs and the latents at X."""
         K_cross, factor = cross[0], self.factor
         V = factor.half_solve(factor.scale[:, None] * K_cross)
         return jnp.where(factor.strong, 0.0, K_cross.T) - V.T @ linalg.dense_half_covariance(prior.K, factor)
 
     def covariance_at(self, prior: "DensePrior", X_new: Array, cross: tuple[Array, Array]) -> Array:
-        """Covariance at new inputs, (m, m)."""
+        """Return the covariance at new inputs, (m, m)."""
         V = self.factor.half_solve(self.factor.scale[:, None] * cross[0])
         return prior.kernel(X_new, X_new) - V.T @ V
 
@@ -252,9 +252,8 @@ class DenseState(NamedTuple):
 class DensePrior(FactoredPrior):
     """The prior with its n x n covariance: A = L^T, with L the lower Cholesky root of K.
 
-    ``K`` is kernel(X, X) + jitter I throughout; the jitter is independent noise of each latent at X, so that
-    covariances with new inputs do not include it. ``row_mask`` is 0 for padding rows, whose latents are independent of
-    all others.
+    ``K`` is always kernel(X, X) + jitter I. The jitter is independent noise of each latent at X: covariances with new
+    inputs do not include it. ``row_mask`` is 0 for padding rows, whose latents are independent of all other latents.
     """
 
     is_dense: ClassVar[bool] = True
@@ -280,7 +279,7 @@ class DensePrior(FactoredPrior):
 
     @property
     def active(self) -> Float[Array, " r"]:
-        """1 for coordinates of data, which come first, and 0 for padding."""
+        """The mask of coordinates: 1 for data, which come first, and 0 for padding."""
         return self.row_mask
 
     @property
@@ -298,7 +297,7 @@ class DensePrior(FactoredPrior):
         return with_residual(solve_triangular(self.root, K_cross, lower=True), diagonal)
 
     def mean_by_pull(self, X_new: Float[Array, "m d"], pull: Float[Array, "n l"]) -> Float[Array, "m l"]:
-        """Without a factorisation."""
+        """Return the mean without a factorisation."""
         return self.mean + self._cross(X_new)[0].T @ pull
 
     def sweep_operations(self) -> float:
@@ -319,7 +318,7 @@ class DensePrior(FactoredPrior):
 
 
 def whitened_root(kernel: Covariance, X: Float[Array, "n d"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
-    """Lower Cholesky root of kernel(X, X) + jitter I, and the jitter: 1e-8 of the mean variance; can be jitted."""
+    """Return the lower Cholesky root of kernel(X, X) + jitter I, and the jitter, 1e-8 of the mean variance."""
     K = kernel(X, X)
     jitter = WHITENING_JITTER * jnp.mean(jnp.diagonal(K))
     return _root(K, jitter), jitter
@@ -328,10 +327,10 @@ def whitened_root(kernel: Covariance, X: Float[Array, "n d"]) -> tuple[Float[Arr
 def exact_root(
     kernel: Covariance, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | None = None
 ) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
-    """Root and jitter for distinct rows: 1e-12 of the mean variance, more for many rows or if K has no root.
+    """Return root and jitter for distinct rows: 1e-12 of the mean variance, more for many rows or if K has no root.
 
-    Above 1,000 rows it grows with the rounding error of K, as ten times that (see pgmodels.priors.inducing). Kernels
-    that are not quite positive semi-definite have no such root: they get ``WHITENING_JITTER``.
+    Above 1,000 rows the jitter is ten times the rounding error of K (see pgmodels.priors.inducing). Kernels that are
+    not quite positive semi-definite have no such root: they get ``WHITENING_JITTER``.
     """
     K = masked_gram(kernel, X, row_mask)
     diagonal = jnp.diagonal(K)
@@ -347,7 +346,7 @@ def _root(K: Float[Array, "n n"], jitter: Float[Array, ""]) -> Float[Array, "n n
 
 
 def masked_gram(kernel: Covariance, X: Float[Array, "n d"], row_mask: Float[Array, " n"] | None) -> Float[Array, "n n"]:
-    """kernel(X, X); padding rows have the first row's variance and zero covariance with all others."""
+    """Return kernel(X, X); padding rows have the first row's variance, and zero covariance with all other rows."""
     K = kernel(X, X)
     return K if row_mask is None else row_mask[:, None] * K * row_mask + jnp.diag((1.0 - row_mask) * K[0, 0])
 
@@ -361,9 +360,9 @@ def traced_dense_prior(
     *,
     for_moments: bool = False,
 ) -> DensePrior:
-    """A dense prior with the root and the jitter of ``exact_root``, differentiable and usable under ``jit``.
+    """Return a dense prior with the root and the jitter of ``exact_root``, differentiable and usable under ``jit``.
 
-    With ``for_moments`` it has no root, so that it does not support draws, and no jitter, which moments do not need.
+    With ``for_moments`` it has no root and no jitter, which moments do not need: it does not support draws.
     """
     K, root, jitter = masked_gram(kernel, X, row_mask), jnp.zeros((0, 0)), jnp.zeros(())
     if not for_moments:
@@ -374,22 +373,22 @@ def traced_dense_prior(
 
 
 def dense_operations(n: int) -> float:
-    """Floating-point operations of a sweep with n rows."""
+    """Return the number of floating-point operations of a sweep with n rows."""
     return n**3 / 3 + 10 * n**2
 
 
-# Low-rank priors: any factor of few rows, coefficients, inducing points, or pivoted Cholesky of the covariance.
+# Low-rank priors: factors of few rows, coefficients, inducing points, or pivoted Cholesky of the covariance.
 
 
 class LowRankState(NamedTuple):
-    """Given sites, a latent's root of P = I + A W A^T, E v, A h, and ``loss`` sum w residual / 2 or None."""
+    """The posterior of one latent: the root of P = I + A W A^T, E v, A h, and ``loss``, sum w residual / 2 or None."""
 
     root: linalg.Root
     centre: Float[Array, " r"]
     pulled: Float[Array, " r"]
     loss: Float[Array, ""] | None
 
-    # The methods are those of ``DenseState``; covariances at X are without the residual.
+    # The methods are as in ``DenseState``; covariances at X exclude the residual.
 
     def moments(self, prior: "SpanPrior") -> tuple[Array, Array]:
         mean, variance = prior.projected(self.root, self.centre)
@@ -423,7 +422,7 @@ class LowRankState(NamedTuple):
         return prior.residual_covariance(X_new) + U.T @ U
 
     def _half(self, A: linalg.Factor) -> Float[Array, "r m"]:
-        """The U with U^T U the posterior covariance of A^T v."""
+        """Return the U with U^T U the posterior covariance of A^T v."""
         return linalg.solve_lower(self.root, linalg.as_dense(A))
 
 
@@ -435,7 +434,7 @@ class SpanPrior(FactoredPrior):
         return n * r**2 + r**3 / 3 + 6 * n * r + 4 * r**2
 
     def projected(self, root: linalg.Root, centre: Array) -> tuple[Array, Array]:
-        """Mean and variance at X of A^T v, for v of mean ``centre`` and a precision with this root."""
+        """Return the mean and the variance at X of A^T v, for v of mean ``centre`` and a precision with this root."""
         A = self.loadings
         return linalg.transposed_times(A, centre[:, None])[:, 0], linalg.variances(root, A)
 
@@ -444,13 +443,13 @@ class SpanPrior(FactoredPrior):
         """The factor. Raises ValueError if it is not kept."""
         if self.is_chunked:
             raise ValueError(
-                f"covariances between all {len(self.X):,} rows do not fit into memory: use pgm.correct(result), by "
-                "linear response, which does not need them, or fewer rows."
+                f"covariances between all {len(self.X):,} rows do not fit into memory: use pgm.correct(result), whose "
+                "linear response does not need them, or fewer rows."
             )
         return self.factor
 
     def with_residual(self, variance: Array) -> Array:
-        """The variance at X of A^T v plus that of the residual."""
+        """Return the variance at X of A^T v plus the residual variance."""
         residual = self.residual_variance()
         return variance if residual is None else variance + residual
 
@@ -461,7 +460,7 @@ class SpanPrior(FactoredPrior):
         return linalg.transposed_times(self.loadings, whitened)
 
     def _root(self, w: Array) -> linalg.Root:
-        """The root of I + A W A^T."""
+        """Return the root of I + A W A^T."""
         return linalg.factor_root(self.factor, w)
 
     def _condition(self, h: Array, w: Array) -> LowRankState:
@@ -472,15 +471,15 @@ class SpanPrior(FactoredPrior):
         return self.loadings_at(X_new)
 
     def coefficients(self, coordinates: Float[Array, "r l"]) -> Float[Array, "c l"]:
-        """The coefficients of the kernel's features, of exact priors."""
+        """Return the coefficients of the kernel's features, of exact priors."""
         return coordinates
 
 
 class CoefficientPrior(SpanPrior):
-    """f = mean + F v with the ``features`` F of a kernel, exactly: the coordinates are coefficients, turned.
+    """The exact prior f = mean + F c with the ``features`` F of a kernel: the coordinates are coefficients c, turned.
 
-    A = (F turn)^T with an orthogonal ``turn``, None for the identity. That of ``turned_features`` makes the rows of A
-    nearly orthogonal, so that the posterior is as accurate with collinear columns and any prior variances.
+    A = (F turn)^T with an orthogonal ``turn``, None for the identity. The turn of ``turned_features`` makes the rows of
+    A nearly orthogonal: the posterior is as accurate with collinear columns and any prior variances.
     """
 
     is_exact: ClassVar[bool] = True
@@ -498,7 +497,7 @@ class CoefficientPrior(SpanPrior):
 
     @property
     def active(self) -> Float[Array, " r"]:
-        """1 for each coordinate: there is no padding."""
+        """The mask of coordinates: all are 1, since there is no padding."""
         return jnp.ones(self.rank)
 
     @property
@@ -520,10 +519,10 @@ class CoefficientPrior(SpanPrior):
 
 
 def turned_features(F: Float[np.ndarray, "n r"]) -> tuple[Float[np.ndarray, "r n"], Float[np.ndarray, "r r"]]:
-    """The (F turn)^T with nearly orthogonal rows, of decreasing size, and the orthogonal turn; outside ``jit``.
+    """Return the (F turn)^T with nearly orthogonal rows, of decreasing size, and the orthogonal turn; outside ``jit``.
 
-    F = Q R with the columns in decreasing order of size, R = L turn^T, and the result is (Q L)^T: each row is accurate
-    relative to its own size, however small, where the product F turn would lose it against the largest.
+    F = Q R with the columns in decreasing order of size, R = L turn^T, and the result is (Q L)^T. Each row is accurate
+    relative to its own size, however small; the product F turn would lose small rows compared with the largest.
     """
     order = np.argsort(-np.linalg.norm(F, axis=0), kind="stable")
     Q, R = scipy.linalg.qr(F[:, order], mode="economic")
@@ -536,7 +535,7 @@ def turned_features(F: Float[np.ndarray, "n r"]) -> tuple[Float[np.ndarray, "r n
 
 
 class LevelsPrior(SpanPrior):
-    """Features of each row times independent coefficients of the row's level of a group, exact at a cost of O(n).
+    """The exact prior of each row's features times independent coefficients of the row's level, at a cost of O(n).
 
     ``level`` is the index of each row's level. ``keys`` are the levels' values in X, padded with the first.
     """
@@ -561,7 +560,7 @@ class LevelsPrior(SpanPrior):
 
     @property
     def active(self) -> Float[Array, " r"]:
-        """1 for coordinates of levels, 0 for padding."""
+        """The mask of coordinates: 1 for levels, 0 for padding."""
         return jnp.repeat(jnp.zeros(len(self.keys)).at[self.level].set(1.0), len(self.features))
 
     @property
@@ -634,7 +633,7 @@ class InducingPointPrior(SpanPrior):
         return len(self.Z)
 
     def cross(self, X_new: Float[Array, "m d"]) -> Float[Array, "r m"]:
-        """K(Z, X_new), zero where coordinates are not active."""
+        """Return K(Z, X_new), zero where coordinates are not active."""
         return self.active[:, None] * self.kernel(self.Z, X_new)
 
     def factor_at(self, X_new: Float[Array, "m d"]) -> tuple[Float[Array, "r m"], Float[Array, " m"]]:
@@ -669,7 +668,7 @@ class InducingPoints(NamedTuple):
 def low_rank_at(
     kernel: Covariance, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
 ) -> LowRankPrior:
-    """The prior at fixed pivots, differentiable in the hyperparameters near where they were chosen; jittable."""
+    """Return the prior at fixed pivots, differentiable in the hyperparameters near where they were chosen; jittable."""
     Z, active, _ = span
     root, error = root_at(kernel, span), span.jitter * jnp.max(kernel.diagonal(X))
     A = solve_triangular(root, active[:, None] * kernel(Z, X), lower=True)
@@ -679,14 +678,14 @@ def low_rank_at(
 
 
 def root_at(kernel: Covariance, span: InducingPoints) -> Float[Array, "r r"]:
-    """L_Z, with identity rows for padding coordinates."""
+    """Return L_Z, with identity rows for padding coordinates."""
     active, K = span.active, kernel(span.Z, span.Z)
     jitter = span.jitter * own_variances(jnp.diagonal(K))
     return jnp.linalg.cholesky(active[:, None] * K * active + jnp.diag(1.0 - active + jitter * active))
 
 
 def own_variances(diagonal: Array | np.ndarray) -> Any:
-    """The scale of the jitter (r,): each variance, or the smallest positive one where a variance is zero."""
+    """Return the scale of the jitter (r,): each variance, or the smallest positive variance if it is zero."""
     xp: Any = np if isinstance(diagonal, np.ndarray) else jnp
     positive = diagonal > 0.0
     return xp.where(positive, diagonal, xp.min(diagonal, where=positive, initial=xp.inf))

@@ -38,12 +38,12 @@ class Basis:
     domain: tuple[Interval | None, ...]
 
     def frequencies(self, columns: tuple[int, ...]) -> Float[np.ndarray, "r d"]:
-        """Angular frequencies of the products over some columns: pi j / (2 L), with L half the interval."""
+        """Return the angular frequencies of the products over some columns: pi j / (2 L), with L half the interval."""
         sines = [np.pi * np.arange(1, self.counts[c] + 1) / np.diff(self._interval(c)) for c in columns]
         return np.array(list(product(*sines)), float)
 
     def functions(self, columns: tuple[int, ...], X: Float[Array, "n d"]) -> Float[Array, "r n"]:
-        """The products at rows of X."""
+        """Return the products at rows of X."""
         functions = jnp.ones((1, len(X)), X.dtype)
         for c in columns:
             low, high = self._interval(c)
@@ -70,19 +70,19 @@ class TruncatedKernel(Kernel):
         return self.kernel.reads(num_columns, use)
 
     def functions(self, X: Float[Inputs, "n d"]) -> Float[Array, "r n"]:
-        """The basis functions at rows of X; they do not depend on the kernel's values."""
+        """Return the basis functions at rows of X; they do not depend on the kernel's values."""
         X = as_array(X)
         return jnp.concatenate([self.basis.functions(columns, X) for columns, _ in self._terms()])
 
     def scale(self) -> Float[Array, " r"]:
-        """The standard deviations s_j of the weights of the basis functions."""
+        """Return the standard deviations s_j of the weights of the basis functions."""
         terms = self._terms()
         densities = [spectrum.density(as_array(self.basis.frequencies(columns))) for columns, spectrum in terms]
-        # A density may underflow, where the derivative of its root is not finite.
+        # A density may underflow, and the derivative of its root is then not finite.
         return jnp.sqrt(jnp.maximum(jnp.concatenate(densities), jnp.finfo(densities[0].dtype).tiny))
 
     def factor(self, X: Float[Inputs, "n d"]) -> Float[Array, "r n"]:
-        """The A (r, n) with covariance A^T A."""
+        """Return the A (r, n) with covariance A^T A."""
         return self.scale()[:, None] * self.functions(X)
 
     def __call__(self, X: Float[Inputs, "n d"], Z: Float[Inputs, "m d"]) -> Float[Array, "n m"]:
@@ -99,10 +99,10 @@ class TruncatedKernel(Kernel):
 
 
 class HilbertPrior(SpanPrior):
-    """f = mean + A^T v with A = diag(``scale``) ``functions``, exactly: the covariance is that of ``kernel``.
+    """The prior f = mean + A^T v with A = diag(``scale``) ``functions``; its covariance is exactly ``kernel``.
 
-    The precision P = I + S (Phi W Phi^T) S and the log normaliser depend on the hyperparameters through S alone. At
-    fixed sites, the products over the rows do not change with them.
+    The precision P = I + S (Phi W Phi^T) S and the log normaliser depend on the hyperparameters only through S. At
+    fixed sites, the products over the rows do not depend on the hyperparameters.
     """
 
     has_cheap_products: ClassVar[bool] = True
@@ -142,7 +142,7 @@ if TYPE_CHECKING:
     Counts: TypeAlias = int | Sequence[int]
     Domain: TypeAlias = Sequence[Sequence[float] | None] | np.ndarray
 else:
-    # Not checked at run time: ``Hilbert`` checks its arguments itself.
+    # Types are not checked at run time: ``Hilbert`` checks its arguments itself.
     Counts = Domain = Any
 
 
@@ -150,34 +150,34 @@ else:
 class Hilbert(Representation):
     """Basis functions on a box (a Hilbert space GP): O(n m^2) time per iteration, without inducing inputs.
 
-    The kernel is replaced by the sum of its first m eigenfunctions of the Laplacian on the box, sines that vanish at
-    the ends of an interval, each with the spectral density at its frequency as prior variance. The functions do not
-    depend on hyperparameters, and all rows of X determine all of them. For RBF, Matern12, Matern32, Matern52 and
-    Constant, their sums, and products over different columns; of at most three columns each, as in
-    ``pgm.On(kernel, [0, 2])``. Functions of different columns have a basis each.
+    The first m eigenfunctions of the Laplacian on the box, sines that vanish at the ends of an interval, replace the
+    kernel. The prior variance of each is the spectral density at its frequency. The functions do not depend on
+    hyperparameters, and all rows of X determine all of them. The form is for RBF, Matern12, Matern32, Matern52 and
+    Constant, their sums, and products over different columns. Each may read at most three columns, as in
+    ``pgm.On(kernel, [0, 2])``. Functions of different columns have separate bases.
 
     Parameters
     ----------
     count : int or sequence of int
-        The number m of sines, for each column or of each. Functions of several columns have all products.
+        The number m of sines, one for all columns or one for each. Functions of several columns have all products.
     boundary : float, optional
-        Half the interval of a column over half the range of the data, at least 1. By default the interval extends
-        beyond the data by 2.5 lengthscales (of the kernel when the model is fitted), and at least a tenth of their
-        range.
+        Half the interval of a column over half the range of the data, at least 1. By default the margin outside of the
+        data is 2.5 lengthscales of the kernel when the model is fitted. It is at least 0.1 times the range of the
+        data.
     domain : array_like, shape (d, 2), optional
         The interval of each column, in its units, instead of ``boundary``; None for a column that the kernel does not
-        read. Results have it in their model: new inputs must be within.
+        read. The model of a result has the domain: new inputs must lie in it.
 
     Raises
     ------
     ValueError
-        For counts below 1, a boundary below 1, and intervals that are none.
+        For counts below 1, a boundary below 1, and invalid intervals.
 
     Notes
     -----
-    A lengthscale l in an interval of half-length L needs about 1.75 L / l sines for RBF, and 3.42 for Matern32. Shorter
-    lengthscales lose variance, and with longer ones the ends of the interval are felt: a TruncationWarning tells if
-    more than 1 % of the prior variance is left out at some row.
+    A lengthscale l in an interval of half-length L needs about 1.75 L / l sines for RBF, and 3.42 L / l for Matern32.
+    Shorter lengthscales lose variance, and longer lengthscales are distorted by the ends of the interval. If more than
+    1 % of the prior variance is left out at a row, a TruncationWarning is emitted.
 
     References
     ----------
@@ -203,7 +203,7 @@ class Hilbert(Representation):
 
     def __init__(self, count: Counts, boundary: float | None = None, domain: Domain | None = None):
         if boundary is not None and domain is not None:
-            raise ValueError("Hilbert takes a boundary or a domain, not both: the domain determines the boundary.")
+            raise ValueError("Hilbert accepts a boundary or a domain, not both: remove the boundary.")
         object.__setattr__(self, "count", _read_counts(count))
         object.__setattr__(self, "boundary", _read_boundary(boundary))
         object.__setattr__(self, "domain", None if domain is None else tuple(map(_read_interval, domain)))
@@ -219,15 +219,15 @@ class Hilbert(Representation):
         most = max(map(len, with_values(kernel).spectra(num_columns)))
         if most > 3:
             raise ValueError(
-                f"pgm.Hilbert() is for functions of at most 3 columns, and {kernel!r} has one of {most}: "
-                "add functions of fewer, as in pgm.On(kernel, [0]) + pgm.On(kernel, [1]), or use another form of the "
-                "GP, such as pgm.Inducing(300)."
+                f"pgm.Hilbert() is for functions of at most 3 columns, but {kernel!r} has one of {most} columns: "
+                "add functions of fewer columns, as in pgm.On(kernel, [0]) + pgm.On(kernel, [1]), or use another form "
+                "of the GP, such as pgm.Inducing(300)."
             )
         for name in ("count", "domain"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != num_columns:
                 raise ValueError(
-                    f"{name} of Hilbert has {len(value)} entries, and X has {num_columns} column(s): give one for each "
+                    f"{name} of Hilbert has {len(value)} entries, but X has {num_columns} column(s): give one for each "
                     "column."
                 )
         for column in kernel.reads(num_columns):
@@ -258,11 +258,11 @@ class Hilbert(Representation):
         return limits
 
     def resolve(self, kernel: Kernel, X: np.ndarray) -> "Hilbert":
-        """With a domain."""
+        """Return the form with a domain."""
         if self.domain is not None:
             return self
         X = np.asarray(X, dtype=np.float64)
-        # Functions of the same column share an interval, that of the longest lengthscale.
+        # Functions of the same column share one interval, which fits the longest lengthscale.
         longest: dict[int, float] = {}
         for columns, spectrum in bare_arrays(kernel).spectra(X.shape[1]).items():
             for column, lengthscale in zip(columns, np.asarray(spectrum.lengthscale), strict=True):
@@ -274,7 +274,7 @@ class Hilbert(Representation):
         counts = (self.count,) * X.shape[1] if isinstance(self.count, int) else self.count
         spectra = bare_arrays(cast(Kernel, kernel)).spectra(X.shape[1])
         number = sum(math.prod(counts[column] for column in columns) for columns in spectra)
-        # The functions, as Python's tuples of frequencies at first, and the square matrix of their weights.
+        # Memory: the functions, first as Python tuples of frequencies, and the square matrix of their weights.
         return number * (8.0 * len(X) + 100.0) + 8.0 * number**2
 
     def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
@@ -291,10 +291,10 @@ class Hilbert(Representation):
         half = 0.5 * (high - low)
         if half == 0.0:
             raise ValueError(
-                f"column {column} of X has one value, {low:.6g}, and pgm.Hilbert() needs an interval: leave the "
+                f"column {column} of X has one value, {low:.6g}, but pgm.Hilbert() needs an interval: leave the "
                 "column out, or give its domain, as in pgm.Hilbert(30, domain=[(0.0, 10.0)])."
             )
-        # A row at a distance d from an end loses the variance k(2 d), for a Matern12 kernel exp(-5) of it. The
+        # A row at a distance d from an end loses the variance k(2 d): the share exp(-5) for a Matern12 kernel. The
         # published rule, half the interval = max(3.2 l, 1.2 S) with S half the range, is for the average row: with
         # l = S / 3, the last row loses 49 %.
         least = max(2.5 * lengthscale, 0.2 * half)

@@ -38,27 +38,27 @@ from pgmodels.runtime.jit import compiled
 from pgmodels.runtime.messages import shorten
 from pgmodels.runtime.precision import as_array
 
-# Accepted loss of the bound in nats from the residual variance.
+# The accepted loss of the bound by the residual variance, in nats.
 ENOUGH = 0.05
 
 
 def centres(
     kernel: Covariance, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0
 ) -> np.ndarray:
-    """Centres of k-means (k-means++ initialisation) on a subset of the rows.
+    """Return centres of k-means (k-means++ initialisation) on a subset of the rows.
 
     Columns are scaled so that the kernel changes equally fast along each; columns it does not read are ignored. If the
-    rows nearest to the centres leave less residual variance than the centres, as with group levels or indices, whose
-    averages occur in no row, rows are chosen greedily instead.
+    rows nearest to the centres leave less residual variance than the centres, rows are chosen greedily instead. This
+    happens for group levels or indices, whose averages occur in no row.
     """
     del weights
     from sklearn.cluster import KMeans
 
-    # The largest number of rows for k-means: in all, and per centre.
+    # The largest number of rows for k-means, in total and for each centre.
     X = X[np.sort(np.random.default_rng(seed).permutation(len(X))[: max(20_000, 64 * count)])]
     scaled = X * _rates(kernel, X)
-    # At most as many centres as rows that differ by more than the rounding error of a squared distance: the resolution
-    # is 1e-6 standard deviations of the widest column.
+    # The number of centres is at most the number of rows that differ by more than the rounding error of a squared
+    # distance: the resolution is 1e-6 standard deviations of the widest column.
     resolution = 1e-6 * np.max(scaled.std(axis=0)) or 1.0
     count = min(count, len(distinct_rows(np.round((scaled - scaled.mean(axis=0)) / resolution))[0]))
     # Seeds of scikit-learn have 32 bits.
@@ -69,8 +69,8 @@ def centres(
     centroids = X[0] + (sums / np.maximum(members, 1))[members[:, 0] > 0]
     nearest = X[np.argmin(clusters.transform(scaled), axis=0)]
     compared = X[np.linspace(0, len(X) - 1, min(1000, len(X))).astype(int)]
-    # The largest ratio of the residual variance of rows to that of centres at which rows are preferred. For stationary
-    # kernels in 1 to 5 columns the ratio was 1.003 to 4.6, and 0 to 0.88 where columns hold levels.
+    # The largest residual variance of rows, relative to the centres', at which rows are preferred. For stationary
+    # kernels in 1 to 5 columns, the ratio was 1.003 to 4.6; for columns with levels, it was 0 to 0.88.
     share = 0.95 * (1.0 - len(nearest) / len(X))
     # Centres with a NaN (kernels undefined between levels) are rejected.
     if not share * _residual_variance(kernel, compared, centroids) <= _residual_variance(kernel, compared, nearest):
@@ -79,7 +79,7 @@ def centres(
 
 
 def _residual_variance(kernel: Covariance, X: np.ndarray, Z: np.ndarray, jitter: float = 1e-6) -> float:
-    """Total residual variance at rows given inducing inputs, plus rounding; NaN if K(Z, Z) has no root."""
+    """Return the total residual variance at rows given inducing inputs, plus rounding; NaN if K(Z, Z) has no root."""
     K, across, variances = map(np.asarray, _covariances(kernel, as_array(Z), as_array(X)))
     try:
         root = np.linalg.cholesky(K + jitter * np.diag(np.diagonal(K)))
@@ -89,7 +89,7 @@ def _residual_variance(kernel: Covariance, X: np.ndarray, Z: np.ndarray, jitter:
 
 
 def _rates(kernel: Covariance, X: np.ndarray) -> np.ndarray:
-    """The kernel's relative rate of change along each column, (d,), by differences of |φ(x) - φ(x')|² at 100 rows."""
+    """Return the kernel's relative rate of change along each column, (d,), from |φ(x) - φ(x')|² at 100 rows."""
     rows = X[np.linspace(0, len(X) - 1, min(100, len(X))).astype(int)]
     variances, squared = np.asarray(kernel.diagonal(as_array(rows))), np.zeros(X.shape[1])
     for column, deviation in enumerate(X.std(axis=0)):
@@ -101,14 +101,14 @@ def _rates(kernel: Covariance, X: np.ndarray) -> np.ndarray:
                 further.append(np.mean(variances + np.asarray(kernel.diagonal(as_array(moved))) - 2.0 * across))
             squared[column] = max(further[1] - further[0], 0.0) / deviation**2
     rates = np.sqrt(squared / squared.max()) if squared.max() > 0.0 else np.ones(X.shape[1])
-    # With one lengthscale, rates differ only by the discretisation: by less than 2 %.
+    # With one lengthscale, rates differ only by discretisation errors, less than 2 %.
     return np.ones(X.shape[1]) if rates.min() > 0.98 else rates
 
 
 def uniform(
     kernel: Covariance, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0
 ) -> np.ndarray:
-    """Distinct rows drawn uniformly, independent of the kernel."""
+    """Return distinct rows drawn uniformly, independent of the kernel."""
     del kernel, weights
     return X[np.sort(np.random.default_rng(seed).permutation(distinct_rows(X)[0])[:count])]
 
@@ -122,10 +122,10 @@ def greedy(
     enough: float = 0.0,
     held: int = linalg.HELD,
 ) -> np.ndarray:
-    """Greedy selection: each next row maximises ``weights`` times the residual variance given the previous ones.
+    """Select rows greedily: each next row maximises ``weights`` times the residual variance given the previous rows.
 
-    A pivoted Cholesky factorisation that computes only the selected columns: O(n M^2) time. Stops early when no
-    variance remains, or half of its weighted sum is at most ``enough``; at least one row is selected. If the factor
+    A pivoted Cholesky factorisation computes only the selected columns, in O(n M^2) time. It stops early if no
+    variance remains, or if half of its weighted sum is at most ``enough``; at least one row is selected. If the factor
     would have more than ``held`` entries, a random sample of the rows is used.
     Source: Burt, Rasmussen and van der Wilk 2020; with weights, Passerello 2021.
     """
@@ -136,7 +136,7 @@ def greedy(
     inputs = as_array(X)
     residual = np.asarray(kernel.diagonal(inputs), dtype=np.float64).copy()
     weights = np.ones(len(X)) if weights is None or not np.any(weights > 0) else weights
-    # Smaller residual variances are rounding.
+    # Smaller residual variances are rounding errors.
     least, A, chosen = 1e-12 * residual.max(), np.empty((count, len(X))), []
     for j in range(count):
         score = np.where(residual > least, weights * residual, 0.0)
@@ -153,17 +153,17 @@ def greedy(
 def heteroscedastic(
     kernel: Covariance, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0
 ) -> np.ndarray:
-    """Greedy selection by ``weights``; k-means centres if these are not known yet."""
+    """Select rows greedily by ``weights``; use k-means centres if the weights are not known yet."""
     return centres(kernel, X, count, seed=seed) if weights is None else greedy(kernel, X, count, weights, seed)
 
 
 def sufficient(
     kernel: Covariance, X: np.ndarray, count: int, weights: np.ndarray | None = None, seed: int = 0, first: int = 100
 ) -> np.ndarray:
-    """Greedy selection by ``weights`` until half of the weighted residual variance is below a twentieth of a nat.
+    """Select rows greedily by ``weights`` until half of the weighted residual variance is below 0.05 nats.
 
-    This is the bound's loss from the residual variance, not a limit on its gain from more inputs (math: section 7).
-    K-means centres, at most ``first``, if weights are not known yet, or if ``count`` inputs are not enough.
+    This is the bound's loss by the residual variance, not a limit on its gain from more inputs (math: section 7). If
+    weights are not known yet, or ``count`` inputs do not suffice, at most ``first`` k-means centres are used.
     """
     if weights is None:
         return centres(kernel, X, min(count, first), seed=seed)
@@ -171,7 +171,7 @@ def sufficient(
     return inputs if len(inputs) <= count else centres(kernel, X, count, seed=seed)
 
 
-# Selections of inducing inputs by a kernel, X (n, d), their number, the site precisions (n,), and the seed.
+# Selections of inducing inputs. Arguments: a kernel, X (n, d), their number, the site precisions (n,), and the seed.
 SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
     "kmeans": centres,
     "uniform": uniform,
@@ -182,14 +182,14 @@ SELECTIONS: dict[str, Callable[..., np.ndarray]] = {
     "HGV": greedy,
     "auto": sufficient,
 }
-# Selections by the site precisions, and those whose every choice replaces the last, even if it lowers the ELBO.
+# Selections by the site precisions, and selections in which each choice replaces the last, even if the ELBO falls.
 ADAPTIVE = ("heteroscedastic", "merged", "HGV", "auto")
 REPLACING = ("GV", "HGV")
 
 
 @partial(compiled, optimise=False)
 def _covariances(kernel: Covariance, Z: Float[Array, "m d"], X: Float[Array, "n d"]) -> tuple[Array, Array, Array]:
-    """K(Z, Z), K(Z, X) and the variances at X."""
+    """Return K(Z, Z), K(Z, X) and the variances at X."""
     return kernel(Z, Z), kernel(Z, X), kernel.diagonal(X)
 
 
@@ -204,10 +204,10 @@ def _between(kernel: Covariance, X: Float[Array, "n d"], Z: Float[Array, "n d"])
 
 
 class FICPrior(LatentPrior):
-    """f_i = mean + A_i^T v + sqrt(residual_i) e_i with standard normal coordinates (v, e).
+    """The prior f_i = mean + A_i^T v + sqrt(residual_i) e_i with standard normal coordinates (v, e).
 
-    Marginal variances equal the kernel's. There is no factor matrix: e is integrated out to
-    condition v, and drawn given v. Source: Snelson and Ghahramani 2006; Quiñonero-Candela and Rasmussen 2005, FIC.
+    Marginal variances equal the kernel's. There is no factor matrix: v is conditioned with e integrated out, and e is
+    drawn given v. Source: Snelson and Ghahramani 2006; Quiñonero-Candela and Rasmussen 2005, FIC.
     """
 
     span: LowRankPrior
@@ -232,11 +232,11 @@ class FICPrior(LatentPrior):
 
     @property
     def active(self) -> Float[Array, " r"]:
-        """0 for coordinates that have no influence, and 1 for others."""
+        """The mask of coordinates: 0 for coordinates without influence, else 1."""
         return jnp.concatenate([self.span.active, jnp.ones(len(self.X))])
 
     def split(self, coordinates: Float[Array, "*batch r l"]) -> tuple[Array, Array]:
-        """The v and the e of coordinates."""
+        """Return the v and the e of coordinates."""
         return coordinates[..., : self.span.rank, :], coordinates[..., self.span.rank :, :]
 
     def sweep_operations(self) -> float:
@@ -244,7 +244,7 @@ class FICPrior(LatentPrior):
 
     def latents(self, coordinates: Float[Array, "*batch r l"]) -> Float[Array, "*batch n l"]:
         v, e = self.split(coordinates)
-        # Where nothing is left, the derivative of a root is not finite.
+        # At a residual variance of 0, the derivative of its root is not finite.
         residual = jnp.maximum(self.residual, jnp.finfo(self.residual.dtype).tiny)
         return self.span.latents(v) + jnp.sqrt(residual)[:, None] * e
 
@@ -274,7 +274,7 @@ class FICPrior(LatentPrior):
 
 
 class FICGroupPosterior(GroupPosterior):
-    """Given sites on f - mean: v ~ N(centre, (R R^T)^-1) with e integrated out, and e given v, datum by datum."""
+    """The posterior given sites on f - mean: v ~ N(centre, (R R^T)^-1), with e integrated out, and e given v."""
 
     prior: FICPrior
     sites: Sites
@@ -319,10 +319,10 @@ class FICGroupPosterior(GroupPosterior):
 
 
 class ChunkedInducingPrior(InducingPointPrior):
-    """``InducingPrior`` in O(n + M^2) memory: rows come in chunks, A_c = L_Z^-1 K(Z, X_c) anew in each pass over them.
+    """``InducingPrior`` in O(n + M^2) memory: each pass over chunks of rows recomputes A_c = L_Z^-1 K(Z, X_c).
 
-    A posterior takes two passes: one sums A W A^T and A h, the other computes means and variances. Reverse mode
-    recomputes each chunk. Products with L_Z^-1 replace triangular solves: they are three times as fast. A itself is
+    A posterior needs two passes: one sums A W A^T and A h, the other computes means and variances. Reverse mode
+    recomputes each chunk. Products with L_Z^-1 replace triangular solves: they are three times as fast. The full A is
     computed on demand, as for ``gibbs`` and ``correct``. Raises ValueError if n x n covariances are requested.
     """
 
@@ -377,7 +377,7 @@ class ChunkedInducingPrior(InducingPointPrior):
 
 
 def _with_drawn_residual(prior: InducingPointPrior, residual: Float[Array, " n"]) -> FICPrior:
-    """The prior of the generative model, in which the residuals of rows are independent."""
+    """Return the prior of the generative model, in which the residuals of rows are independent."""
     parts = {field.name: getattr(prior, field.name) for field in fields(InducingPointPrior)}
     return FICPrior(LowRankPrior(A=prior.factor, **parts), residual)
 
@@ -385,7 +385,7 @@ def _with_drawn_residual(prior: InducingPointPrior, residual: Float[Array, " n"]
 def chunked_prior_at(
     kernel: Covariance, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int
 ) -> ChunkedInducingPrior:
-    """The prior with given inducing inputs; usable under ``jit``."""
+    """Return the prior with given inducing inputs; usable under ``jit``."""
     (Z, active, jitter), root = span, root_at(kernel, span)
     whitener, error = linalg.inverse_root(root), jitter * jnp.max(kernel.diagonal(X))
 
@@ -401,11 +401,11 @@ if TYPE_CHECKING:
     InducingInputs: TypeAlias = int | ArrayLike
     Selection: TypeAlias = Literal["heteroscedastic", "kmeans", "uniform", "variance", "merged", "GV", "HGV", "auto"]
 else:
-    # Not checked at run time: ``Inducing`` checks its arguments itself.
+    # Types are not checked at run time: ``Inducing`` checks its arguments itself.
     InducingInputs = Selection = Any
 DEFAULT: Selection = "heteroscedastic"
 AUTOMATIC: Final = "auto"
-# Inputs of ``Inducing("auto")`` at most.
+# The largest number of inputs of ``Inducing("auto")``.
 _LIMIT = 1000
 
 
@@ -418,7 +418,7 @@ class InducingPrior(LowRankPrior):
     Source: Titsias 2009; Hensman, Fusi and Lawrence 2013.
     """
 
-    # Products with A cost a small share of conditioning.
+    # Products with A cost little compared with conditioning.
     has_cheap_products: ClassVar[bool] = True
 
     residual: Float[Array, " n"]
@@ -437,7 +437,7 @@ class InducingPrior(LowRankPrior):
 def posterior_of_moments(
     prior: FactoredPrior, roots: Float[Array, "l r r"], centres: Float[Array, "l r"]
 ) -> FactoredPosterior:
-    """The posterior at inducing inputs given roots of the coordinates' precisions and their means, without sites."""
+    """Return the posterior at inducing inputs from the coordinates' precision roots and means, without sites."""
     nothing = jnp.zeros(prior.size)
     states = LowRankState(roots, centres, jnp.zeros_like(centres), nothing)
     return FactoredPosterior(prior, jnp.zeros((len(prior.X), prior.size)), nothing, states)
@@ -446,7 +446,7 @@ def posterior_of_moments(
 def inducing_at(
     kernel: Covariance, mean: Array, X: Float[Array, "n d"], span: InducingPoints, size: int, most: int
 ) -> InducingPointPrior:
-    """The prior with given inducing inputs, in chunks if its factor has over ``most`` entries; usable under ``jit``."""
+    """Return the prior with given inducing inputs, in chunks if its factor has over ``most`` entries; jittable."""
     if len(X) * len(span.Z) > most:
         return chunked_prior_at(kernel, mean, X, span, size)
     return _with_residual(low_rank_at(kernel, mean, X, span, size))
@@ -455,7 +455,7 @@ def inducing_at(
 def inducing_by_root(
     kernel: Covariance, mean: Array, X: Float[Array, "n d"], Z: Float[Array, "r d"], size: int
 ) -> InducingPrior:
-    """The prior with given inducing inputs at any hyperparameters, with jitter 1e-8 of the mean variance; jittable."""
+    """Return the prior with given inducing inputs, for any hyperparameters: the jitter is 1e-8 of the mean variance."""
     root, jitter = whitened_root(kernel, Z)
     A, ones = linalg.solve_columns(root, kernel(Z, X)), jnp.ones(len(Z))
     span = LowRankPrior(
@@ -465,18 +465,18 @@ def inducing_by_root(
 
 
 def inducing_points_at(kernel: Covariance, Z: ArrayLike, max_error: float = np.inf) -> InducingPoints:
-    """Inducing inputs padded to few sizes, and the smallest jitter, from 1e-12 on, with which K(Z, Z) has a root.
+    """Return inducing inputs padded to few sizes, and the smallest jitter >= 1e-12 with which K(Z, Z) has a root.
 
-    A smaller ``max_error`` lowers the first jitter. With jitter the inducing variables are f(Z) plus noise: the bound
-    remains valid, and continuous in the hyperparameters even for nearly redundant inputs.
-    Raises ValueError as ``Representation.bind`` does.
+    A smaller ``max_error`` lowers the first jitter. With jitter, the inducing variables are f(Z) plus noise: the bound
+    remains valid, and continuous in the hyperparameters even for nearly redundant inputs. Raises ValueError as
+    ``Representation.bind`` does.
     """
     K = np.asarray(linalg.gram(kernel, as_array(Z)))
     linalg.check_gram(kernel, K)
     variances = own_variances(np.diagonal(K))
     count = len(K)
-    # Beyond 1,000 inputs it grows with the rounding error of K(Z, Z), at most a tenth of it for the kernels and
-    # dimensions tried.
+    # Above 1,000 inputs the jitter grows with the rounding error of K(Z, Z), which is at most 0.1 times the jitter for
+    # the tested kernels and dimensions.
     least = float(np.clip(max_error / variances.max(), linalg.ROUNDING, 1e-12 * max(1.0, count / 1000) ** 2))
     # A factor of two leaves a margin for other linear algebra libraries.
     ladder = 0.5 * least * 2.0 ** np.arange(np.ceil(np.log2(linalg.JITTERS[-1] / least)) + 1)
@@ -498,40 +498,39 @@ class Inducing(Representation):
     select : str, optional
         How inputs are chosen from the rows of X:
 
-        - ``"heteroscedastic"`` (the default): alternately with the posterior, the row with the largest residual prior
-          variance times the precision of its site, as long as the ELBO is above that of ``"kmeans"``;
-        - ``"kmeans"``: centres of k-means, with columns scaled so that the kernel changes equally fast along each, or
-          rows if the centres fall between the levels of a group or an index;
+        - ``"heteroscedastic"`` (the default): the row with the largest residual prior variance times site precision.
+          Rows and posterior are updated in turns. ``"kmeans"`` replaces it if the ELBO is not higher;
+        - ``"kmeans"``: centres of k-means, with columns scaled so that the kernel changes equally fast along each. If
+          centres fall between the levels of a group or an index, rows are chosen instead;
         - ``"uniform"``: rows drawn at random;
         - ``"variance"``: greedily, the row with the largest residual prior variance;
-        - ``"merged"``: as ``"heteroscedastic"``, by the sites of the augmented bound whatever the objective, such as
-          ``fit(objective="expected")``, whose ELBO decides;
-        - ``"GV"`` and ``"HGV"``, greedy variance and heteroscedastic greedy variance as published: rows as in
-          ``"variance"``, or by their residual variance times the precisions of the current sites (equal ones for the
-          first choice). Up to 10 times, the posterior is optimised (by ``fit`` with the hyperparameters), and new rows
-          replace the last, even if they lower the ELBO;
+        - ``"merged"``: as ``"heteroscedastic"``, but always by the sites of the augmented bound. The ELBO of the
+          objective decides, for example of ``fit(objective="expected")``;
+        - ``"GV"`` and ``"HGV"``, greedy variance and heteroscedastic greedy variance as published: ``"GV"`` chooses as
+          ``"variance"``. ``"HGV"`` multiplies residual variances by the current sites' precisions, equal at first. The
+          posterior is optimised (by ``fit`` with the hyperparameters) up to 10 times. New rows always replace the last
+          rows, even if they lower the ELBO;
         - ``"auto"``: as ``"heteroscedastic"``, with the number chosen too.
 
-        With the others, ``fit`` chooses again at the learned hyperparameters, and keeps the new inputs if the ELBO is
-        higher.
+        Except with ``"GV"`` and ``"HGV"``, ``fit`` chooses again at the learned hyperparameters, and keeps the new
+        inputs if the ELBO is higher.
     trace : float
-        For ``"variance"``, ``"GV"`` and ``"HGV"``: choose fewer than ``inputs`` rows once the sum of the residual
-        variances, for ``"HGV"`` times the precisions of the sites, is at most this. The bound loses half of it.
+        For ``"variance"``, ``"GV"`` and ``"HGV"``: stop before ``inputs`` rows once the sum of the residual variances
+        is at most this. ``"HGV"`` multiplies them by the sites' precisions. The bound loses half of the sum.
 
     Raises
     ------
     ValueError
-        For inputs of a wrong shape, an unknown selection, and a negative trace or one of another selection.
+        For inputs of a wrong shape, an unknown selection, a negative trace, or a trace of another selection.
 
     Notes
     -----
-    The ELBO is below that of the exact prior, and never decreases with another inducing input. If X has no more
-    distinct rows than ``inputs``, all of them are taken, and the form is exact. The covariance of the inducing inputs
-    has a jitter of 1e-12 of the variances, so that nearly equal inputs do no harm (see ``inducing_points_at``).
+    The ELBO is below the exact prior's, and never decreases with another inducing input. If X has no more distinct rows
+    than ``inputs``, all of them are used, and the form is exact. The covariance of the inducing inputs has a jitter of
+    1e-12 of the variances, so that nearly equal inputs do no harm (see ``inducing_points_at``).
 
-    The factor takes 8 n M bytes. Beyond 128 MB (56,000 rows with M = 300) it is not stored: each pass over the data
-    computes it again in chunks, which takes no longer, in O(n + M^2) memory. ``gibbs`` and ``correct`` store it in any
-    case.
+    The factor needs 8 n M bytes. Above 128 MB (56,000 rows with M = 300) it is not stored. Each pass over the data then
+    recomputes it in chunks, in the same time and O(n + M^2) memory. ``gibbs`` and ``correct`` always store it.
 
     References
     ----------
@@ -607,7 +606,7 @@ class Inducing(Representation):
             Z = np.asarray(self.inputs)
             if Z.shape[1] != X.shape[1]:
                 raise ValueError(
-                    f"inputs of Inducing have {Z.shape[1]} column(s) and X has {X.shape[1]}: give inducing inputs with "
+                    f"inputs of Inducing have {Z.shape[1]} column(s) but X has {X.shape[1]}: give inducing inputs with "
                     "the columns of X, or their number."
                 )
             return Z
@@ -638,14 +637,14 @@ def _with_residual(span: LowRankPrior) -> InducingPrior:
     return InducingPrior(**{field.name: getattr(span, field.name) for field in fields(span)}, residual=residual)
 
 
-# Up to 2^21 entries, computing a factor takes less time than optimised compilation.
+# Up to 2^21 entries, the computation of a factor costs less time than optimised compilation.
 _bound = compiled(
     inducing_at, ("size", "most"), optimise=lambda kernel, mean, X, span, *_: len(X) * len(span.Z) > 2**21
 )
 
 
 def _rows(inputs: InducingInputs) -> tuple[tuple[float, ...], ...]:
-    """Distinct inducing inputs as numbers. Raises ValueError for other values."""
+    """Return distinct inducing inputs as numbers. Raise ValueError for other values."""
     try:
         Z = np.asarray(inputs, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -16,23 +16,23 @@ from pgmodels.runtime.precision import Module
 
 # A site is on z = a . x + b . v: x are the latents, entries of the concatenated state, and v ~ N(0, I_r) the effects.
 # The scans have one update for each site of a row. They are linear in v: the first column of means, adjoints and
-# innovations is the one at v = 0, the other columns are the slopes in v. The filter's predictions of z then give the
-# precision of v (the Schur complement of an arrowhead matrix) without cancellation.
+# innovations is at v = 0, and all other columns are slopes in v. The filter's predictions of z then give the precision
+# of v (the Schur complement of an arrowhead matrix) without cancellation.
 #
-# The backward scan is that of the adjoints (Bryson and Frazier 1963), which inverts no matrix: precisions may be zero,
-# and noise as small as it is for rows that are close.
+# The backward scan is for the adjoints (Bryson and Frazier 1963) and inverts no matrix: precisions may be zero, and
+# noise may be as small as it is between close rows.
 
 
 T = TypeVar("T")
-# Effects (r,) and states (n, ld), as means or draws.
+# Effects (r,) and states (n, ld), as means or as draws.
 Drawn = tuple[Array, Array]
 
 
 class Chains(Module):
-    """F and Q of n steps of chains of g kernels; ``kinds`` has the kernel of each of the l chains.
+    """The steps F and Q (n each) of chains of g kernels; ``kinds`` has the kernel of each of the l chains.
 
-    States of fewer entries are padded with zeros. ``observed`` are the entries of the concatenated state that sites are
-    on: the first of each chain, if these are of latents.
+    States of fewer entries are padded with zeros. Sites are on the ``observed`` entries of the concatenated state: the
+    first entry of each chain, if sites are on latents.
     """
 
     transition: Float[Array, "n g d d"]
@@ -42,7 +42,7 @@ class Chains(Module):
 
     @property
     def steps(self) -> Chain:
-        """F and Q."""
+        """The steps, F and Q."""
         return Chain(self.transition, self.noise)
 
     @property
@@ -52,17 +52,17 @@ class Chains(Module):
 
     @property
     def only_entry(self) -> np.ndarray | None:
-        """The mask (ld,) of the one entry that sites are on; None if there are several."""
+        """The mask (ld,) of the only observed entry; None if there are several."""
         first, *others = self.observed
         return None if others else np.arange(len(self.kinds) * self.dimension) == first
 
     @property
     def of_kind(self) -> np.ndarray:
-        """Whether each chain is of each kernel, (g, l)."""
+        """The mask (g, l) of the chains of each kernel."""
         return np.equal.outer(np.arange(self.noise.shape[1]), np.asarray(self.kinds)).astype(float)
 
     def read(self, states: Float[Array, "*n ld c"]) -> Float[Array, "*n H c"]:
-        """The observed entries of columns."""
+        """Return the observed entries of columns."""
         places = np.array(self.observed)
         steps = np.unique(np.diff(places)) if len(places) > 1 else np.ones(1, dtype=int)
         # A slice is faster than a gather.
@@ -70,32 +70,32 @@ class Chains(Module):
         return states[..., slice(places[0], places[-1] + 1, steps[0]) if is_even else places, :]
 
     def placed(self, direction: Float[Array, "*n H"]) -> Float[Array, "*n ld"]:
-        """A direction of the observed entries as one of the states."""
+        """Return a direction of the observed entries as a direction of the states."""
         places = np.eye(len(self.kinds) * self.dimension)[list(self.observed)]
         return jnp.sum(direction[..., None] * places, axis=-2)
 
     def of_chains(self, blocks: Float[Array, "*n g d d"]) -> Float[Array, "*n l d d"]:
-        """The matrix of each chain from those of the kernels."""
+        """Return the matrix of each chain from the kernels' matrices."""
         is_same = self.kinds == tuple(range(blocks.shape[-3]))
         return blocks if is_same else blocks[..., np.asarray(self.kinds), :, :]
 
     def forward(self, F: Float[Array, "*n g d d"], columns: Float[Array, "*n ld c"]) -> Float[Array, "*n ld c"]:
-        """Products of the block-diagonal transition and columns."""
+        """Return products of the block-diagonal transition and columns."""
         split = columns.reshape(*columns.shape[:-2], len(self.kinds), self.dimension, columns.shape[-1])
         return times(self.of_chains(F), split).reshape(columns.shape)
 
     def sandwich(self, F: Float[Array, "*n g d d"], matrices: Float[Array, "*n ld ld"]) -> Float[Array, "*n ld ld"]:
-        """F M F^T with the block-diagonal transition."""
+        """Return F M F^T with the block-diagonal transition."""
         return self.forward(F, jnp.swapaxes(self.forward(F, matrices), -1, -2))
 
     def block_diagonal(self, blocks: Float[Array, "*n g d d"]) -> Float[Array, "*n ld ld"]:
-        """The block-diagonal matrix of all chains."""
+        """Return the block-diagonal matrix of all chains."""
         size, d = len(self.kinds), self.dimension
         wide = self.of_chains(blocks)[..., :, None, :] * np.eye(size)[:, None, :, None]
         return wide.reshape(*blocks.shape[:-3], size * d, size * d)
 
     def diagonal_blocks(self, matrices: Float[Array, "*n ld ld"]) -> Float[Array, "*n g d d"]:
-        """The diagonal blocks of matrices, summed over the chains of each kernel."""
+        """Return the diagonal blocks of matrices, summed over the chains of each kernel."""
         size, d = len(self.kinds), self.dimension
         numbers = np.arange(size)
         split = matrices.reshape(*matrices.shape[:-2], size, d, size, d)
@@ -103,9 +103,9 @@ class Chains(Module):
 
 
 class LineSites(NamedTuple):
-    """K sites exp(h z - w z^2 / 2) a row, on z = a . x + b . v of the observed entries x.
+    """The K sites of each row, exp(h z - w z^2 / 2), on z = a . x + b . v of the observed entries x.
 
-    ``direction`` has a, and ``slope`` b by columns, the first of which is zero.
+    ``direction`` has a; ``slope`` has b by columns, and its first column is zero.
     """
 
     direction: Float[Array, "*n k H"]
@@ -115,9 +115,9 @@ class LineSites(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """Of each row, mean and covariance of the states given its sites and those before; of each site its terms.
+    """The states' mean and covariance at each row, given its sites and all earlier sites, and terms of each site.
 
-    With the variance p0 of z and its mean ``predicted`` given the sites before: ``gained`` = w p0, and
+    ``predicted`` and p0 are the mean and the variance of z given all earlier sites; ``gained`` = w p0, and
     ``gain`` = cov(states, z) / (1 + w p0).
     """
 
@@ -129,7 +129,7 @@ class Forward(NamedTuple):
 
 
 class Adjoint(NamedTuple):
-    """λ and Λ of each state: given the later sites too, it has mean m - P λ and covariance P - P Λ P.
+    """The adjoints λ and Λ of each state: given also the later sites, its moments are m - P λ and P - P Λ P.
 
     The derivatives of the log normaliser in m and P are -λ and (λ λ^T - Λ) / 2.
     """
@@ -139,7 +139,7 @@ class Adjoint(NamedTuple):
 
 
 class Scans(NamedTuple):
-    """The scans of sites: ``adjoint`` is of the later sites alone. All deviate from their prior means."""
+    """The scans of sites, as deviations from prior means; ``adjoint`` includes only later sites."""
 
     sites: LineSites
     forward: Forward
@@ -147,7 +147,7 @@ class Scans(NamedTuple):
 
 
 class Joint(Module):
-    """The scans of sites, and the posterior N(centre, (R R^T)^-1) of v. All deviate from their prior means."""
+    """The scans of sites, and the posterior N(centre, (R R^T)^-1) of v, as deviations from prior means."""
 
     chains: Chains
     sites: LineSites
@@ -157,7 +157,7 @@ class Joint(Module):
     root: Float[Array, "r r"]
 
     def turned(self, columns: Float[Array, "*n c"]) -> Float[Array, "*n c"]:
-        """Columns as a mean and deviations for standard normals."""
+        """Return columns as a mean, and deviations that multiply standard normals."""
         if not len(self.centre):
             return columns
         first, slopes = columns[..., :1], columns[..., 1:]
@@ -169,11 +169,11 @@ class Joint(Module):
         return self.turned(jnp.eye(1 + len(self.centre)))
 
     def marginals(self) -> tuple[Float[Array, "n l c"], Float[Array, "n l l"]]:
-        """Of the latents of each row: mean and deviations, and the covariance given v."""
+        """Return the mean and deviations of each row's latents, and their covariance given v."""
         return self._first_entries(self.forward.mean, self.forward.covariance, self.adjoint)
 
     def marginals_at(self, gaps: Gaps) -> tuple[Float[Array, "m l c"], Float[Array, "m l l"]]:
-        """``marginals`` at new inputs."""
+        """Return ``marginals`` at new inputs."""
         chains, last = self.chains, len(self.sites.potential) - 1
         before, after = jnp.maximum(gaps.before, 0), jnp.minimum(gaps.after, last)
         F, Q = gaps.to
@@ -194,22 +194,22 @@ class Joint(Module):
         return mean, read(across) - times(times(rows, adjoint.matrix), across)
 
     def pulls(self) -> tuple[Float[Array, "n k c"], Float[Array, "n k c"]]:
-        """z and h - w z of each site: means and deviations for standard normals, the variance given v left out."""
+        """Return z and h - w z of each site, as means and deviations for standard normals, without variance given v."""
         mean, _ = self.marginals()
         z = times(self.sites.direction, mean) + self.turned(self.sites.slope)
-        # Not h - w z, which cancels where sites are precise.
+        # Computed without h - w z, which cancels if sites are precise.
         _, pulls = _vector_with_sites(self.chains, self.sites, self.forward, self.adjoint.vector)
         return z, self.turned(pulls)
 
     def divergence(self) -> Float[Array, ""]:
-        """KL(q || prior) without the sites' share: half of log det ratios and of the mean's square."""
+        """Return KL(q || prior) without the sites' share: half of the log det ratios and of the mean's square."""
         z, pull = self.pulls()
         log_roots = jnp.sum(jnp.log(jnp.diagonal(self.root)))
         log_determinant = _log_determinant(self.forward.gained, self.sites.precision)
         return 0.5 * (log_determinant + jnp.sum(z[..., 0] * pull[..., 0])) + log_roots
 
     def log_normalizer(self) -> Float[Array, ""]:
-        """Log of the integral of prior times sites, whose derivative is by the adjoints, not through scans."""
+        """Return the log integral of prior times sites; its derivative is by the adjoints, not through scans."""
         return _log_normalizer(self.chains, self.sites, jax.lax.stop_gradient(self))
 
     def mean_and_deviation(
@@ -220,7 +220,7 @@ class Joint(Module):
         of_sites: Float[Array, "n k"],
         is_signed: bool,
     ) -> tuple[Drawn, Drawn]:
-        """Means, and deviations by standard normals and ``roots`` of the noise; ``is_signed`` allows w < 0."""
+        """Return means, and deviations from standard normals and ``roots`` of the noise; ``is_signed`` allows w < 0."""
         chains, (a, slope, _, w), forward, vector = self.chains, self.sites, self.forward, self.adjoint.vector
         if is_signed:
             on_states = chains.placed(a)
@@ -228,8 +228,8 @@ class Joint(Module):
             F, Q, L = map(chains.block_diagonal, (*chains.steps, roots))
             deviation = draw_deviations(Chain(F, Q), L, precision, of_steps)
         else:
-            # A path of the prior less its mean given observations of it with the sites' noise (Durbin and Koopman
-            # 2002): by the recursions of a mean, with the noise of each step.
+            # A path of the prior minus its mean given noisy observations of it, with the sites' noise (Durbin and
+            # Koopman 2002): the recursions of a mean, with the noise of each step.
             sites = LineSites(a, jnp.zeros_like(slope[..., :1]), -jnp.sqrt(w) * of_sites, w)
             path, predicted = _means(chains, sites, forward.gain, chains.forward(roots, of_steps[..., None]))
             back = _vectors(chains, sites, forward._replace(mean=path, predicted=predicted))
@@ -247,10 +247,10 @@ class Joint(Module):
 
 
 def condition(chains: Chains, sites: LineSites) -> Joint:
-    """Condition on sites."""
+    """Return the scans and the posterior of v given sites."""
     scans = smooth(chains, sites)
     _, forward, _ = scans
-    # Sites given v have potentials h - w b . v, so that the filter's predictions of z are whitened observations of v.
+    # Given v, sites have potentials h - w b . v: the filter's predictions of z are whitened observations of v.
     shares, about = sites.precision / (1.0 + forward.gained), forward.predicted[..., 1:]
     precision = jnp.einsum("nk,nki,nkj->ij", shares, about, about)
     innovation = _innovation(sites, forward.predicted)[..., 0] / (1.0 + forward.gained)
@@ -261,7 +261,7 @@ def condition(chains: Chains, sites: LineSites) -> Joint:
 
 
 def smooth(chains: Chains, sites: LineSites) -> Scans:
-    """The scans of sites in each direction."""
+    """Return the scans of sites in each direction."""
     covariances = _covariances(chains, sites)
     mean, predicted = _means(chains, sites, covariances[1])
     forward = Forward(mean, *covariances, predicted)
@@ -269,23 +269,23 @@ def smooth(chains: Chains, sites: LineSites) -> Scans:
 
 
 def by_sign(draw: Callable[[bool], T], precision: Float[Array, "n *k"], may_be_signed: bool) -> T:
-    """The draw for precisions of any sign where one is negative, else that for precisions >= 0."""
-    # In compiled sweeps a choice takes a third of their time.
+    """Return the draw for precisions of any sign if one is negative, else the draw for precisions >= 0."""
+    # In compiled sweeps, a choice at run time costs a third of their time.
     if not may_be_signed:
         return draw(False)
     return jax.lax.cond(jnp.any(precision < 0.0), lambda: draw(True), lambda: draw(False))
 
 
 def negative_directions(gained: Float[Array, "*sites"], precision: Float[Array, "*sites"]) -> Float[Array, "*sites"]:
-    """Site by site, what sums to the number of negative eigenvalues of K^-1 + W (Haynsworth's inertia of W^-1 + K).
+    """Return terms of sites that sum to the number of K^-1 + W's negative eigenvalues (Haynsworth, of W^-1 + K).
 
-    A site that turns the sign of the determinant adds one if its precision is negative, and takes one otherwise.
+    A site that turns the sign of the determinant adds one if its precision is negative, and subtracts one otherwise.
     """
     return jnp.where(1.0 + gained <= 0.0, -jnp.sign(precision), 0.0)
 
 
 def _log_determinant(gained: Float[Array, "*sites"], precision: Float[Array, "*sites"]) -> Float[Array, ""]:
-    """log det(I + K W) from ``gained`` of each site; NaN if K^-1 + W is not positive definite."""
+    """Return log det(I + K W) from ``gained`` of each site; NaN if K^-1 + W is not positive definite."""
     logs = jnp.log1p(jnp.where(1.0 + gained <= 0.0, -2.0 - gained, gained))
     return jnp.where(jnp.sum(negative_directions(gained, precision)) == 0.0, jnp.sum(logs), jnp.nan)
 
@@ -295,7 +295,7 @@ def _log_normalizer(chains: Chains, sites: LineSites, joint: Joint) -> Float[Arr
     del chains
     (a, _, h, w), forward = sites, joint.forward
     z, s = forward.predicted[..., 0], forward.gained
-    # The variance of z given its site: w may be zero.
+    # The variance of z given its site; w may be zero.
     variance = jnp.sum(jnp.swapaxes(a, -1, -2) * joint.chains.read(jnp.swapaxes(forward.gain, -1, -2)), axis=-2)
     of_means = jnp.sum(variance * h**2 + (2.0 * h - w * z) * z / (1.0 + s))
     half = joint.root.T @ joint.centre
@@ -311,7 +311,7 @@ def _derivative(
     forward, d = joint.forward, chains.dimension
     mean, covariance = joint.marginals()
     z, pull = joint.pulls()
-    # Columns after the first are for standard normals: products sum over them.
+    # Columns after the first multiply standard normals: products sum over them.
     across = apply(covariance[:, None], sites.direction)
     squares = jnp.sum(z**2, axis=-1) + jnp.sum(sites.direction * across, axis=-1)
     of_latents = jnp.einsum("nkc,nlc->nkl", pull, mean) - sites.precision[..., None] * across
@@ -330,14 +330,14 @@ def _derivative(
     return _log_normalizer(*primals), of_sites + of_steps
 
 
-# One scan for each recursion, of one step at a time: XLA compiles small loops to one function each, which takes a tenth
-# of the time of larger ones.
+# Each recursion is a scan of single steps: XLA compiles each small loop to one function, which costs 10 % of a larger
+# loop's compile time.
 
 
 def _covariances(
     chains: Chains, sites: LineSites
 ) -> tuple[Float[Array, "n ld ld"], Float[Array, "n k ld"], Float[Array, "n k"]]:
-    """``covariance``, ``gain`` and ``gained`` of the forward scan."""
+    """Return ``covariance``, ``gain`` and ``gained`` of the forward scan."""
 
     def step(P: Array, now: tuple[Array, Array, LineSites]) -> tuple[Array, Array]:
         F, Q, sites = now
@@ -352,7 +352,7 @@ def _covariances(
 def _covariance_with_sites(
     chains: Chains, sites: LineSites, P: Float[Array, "*n ld ld"]
 ) -> tuple[Float[Array, "*n ld ld"], Float[Array, "*n k ld"], Float[Array, "*n k"]]:
-    """The covariance given a row's sites, from that before them, and ``gain`` and ``gained`` of each site."""
+    """Return the covariance given a row's sites, from the one before them, and ``gain`` and ``gained`` of each site."""
     entry, gains, gained = chains.only_entry, [], []
     for k in range(sites.direction.shape[-2]):
         a, w, rows = sites.direction[..., k, :], sites.precision[..., k], chains.read(P)
@@ -362,7 +362,7 @@ def _covariance_with_sites(
         gains.append(across * scale)
         P = P - (w[..., None] * scale)[..., None] * (across[..., :, None] * across[..., None, :])
         if entry is not None:
-            # Exact however precise the site.
+            # Exact for sites of any precision.
             P = _bordered(P, entry, rows[..., 0, :] * scale)
     return P, jnp.stack(gains, axis=-2), jnp.stack(gained, axis=-1)
 
@@ -370,7 +370,7 @@ def _covariance_with_sites(
 def _means(
     chains: Chains, sites: LineSites, gain: Float[Array, "n k ld"], noise: Float[Array, "n ld c"] | None = None
 ) -> tuple[Float[Array, "n ld c"], Float[Array, "n k c"]]:
-    """``mean`` and ``predicted`` of the forward scan; of draws, with the noise of each step."""
+    """Return ``mean`` and ``predicted`` of the forward scan; for draws, with the noise of each step."""
 
     def step(before: Array, now: tuple[Array, LineSites, Array, Array | None]) -> tuple[Array, tuple[Array, Array]]:
         F, sites, gain, noise = now
@@ -387,7 +387,7 @@ def _means(
 
 
 def _vectors(chains: Chains, sites: LineSites, forward: Forward) -> Float[Array, "n ld c"]:
-    """``vector`` of the backward scan."""
+    """Return ``vector`` of the backward scan."""
 
     def step(after: Array, now: tuple[Array, LineSites, Forward]) -> tuple[Array, Array]:
         F, sites, forward = now
@@ -398,7 +398,7 @@ def _vectors(chains: Chains, sites: LineSites, forward: Forward) -> Float[Array,
 
 
 def _matrices(chains: Chains, sites: LineSites, forward: Forward) -> Float[Array, "n ld ld"]:
-    """``matrix`` of the backward scan."""
+    """Return ``matrix`` of the backward scan."""
 
     def step(after: Array, now: tuple[Array, LineSites, Forward]) -> tuple[Array, Array]:
         F, sites, forward = now
@@ -409,7 +409,7 @@ def _matrices(chains: Chains, sites: LineSites, forward: Forward) -> Float[Array
 
 
 def _with_sites(chains: Chains, sites: LineSites, forward: Forward, later: Adjoint) -> Adjoint:
-    """The adjoints before a row's sites from those after them."""
+    """Return the adjoints before a row's sites from the adjoints after them."""
     vector, _ = _vector_with_sites(chains, sites, forward, later.vector)
     return Adjoint(vector, _matrix_with_sites(chains, sites, forward, later.matrix))
 
@@ -417,7 +417,7 @@ def _with_sites(chains: Chains, sites: LineSites, forward: Forward, later: Adjoi
 def _vector_with_sites(
     chains: Chains, sites: LineSites, forward: Forward, vector: Float[Array, "*n ld c"]
 ) -> tuple[Float[Array, "*n ld c"], Float[Array, "*n k c"]]:
-    """λ before a row's sites from that after them, and h - w z of each site."""
+    """Return λ before a row's sites from λ after them, and h - w z of each site."""
     innovation = _innovation(sites, forward.predicted) / (1.0 + forward.gained)[..., None]
     entry, pulls = chains.only_entry, []
     for k in reversed(range(sites.direction.shape[-2])):
@@ -434,7 +434,7 @@ def _vector_with_sites(
 def _matrix_with_sites(
     chains: Chains, sites: LineSites, forward: Forward, matrix: Float[Array, "*n ld ld"]
 ) -> Float[Array, "*n ld ld"]:
-    """Λ before a row's sites from that after them."""
+    """Return Λ before a row's sites from Λ after them."""
     entry = chains.only_entry
     for k in reversed(range(sites.direction.shape[-2])):
         a, gain, w = sites.direction[..., k, :], forward.gain[..., k, :], sites.precision[..., k, None]
@@ -453,7 +453,7 @@ def _matrix_with_sites(
 
 
 def _column(entry: np.ndarray, sites: LineSites, forward: Forward, k: int) -> Float[Array, "*n ld"]:
-    """The column of I - w gain a^T, the update of site ``k``, that is not the identity's, without cancellation."""
+    """Return the column of I - w gain a^T, site ``k``'s update, that differs from I, without cancellation."""
     a, w = sites.direction[..., k, :], sites.precision[..., k, None]
     return jnp.where(entry, 1.0 / (1.0 + forward.gained[..., k, None]), -w * a * forward.gain[..., k, :])
 
@@ -461,8 +461,8 @@ def _column(entry: np.ndarray, sites: LineSites, forward: Forward, k: int) -> Fl
 def _bordered(
     matrix: Float[Array, "*n ld ld"], entry: np.ndarray, border: Float[Array, "*n ld"]
 ) -> Float[Array, "*n ld ld"]:
-    """Symmetric matrices with the row and the column of an entry replaced."""
-    # Masks, where updates in place would end a loop's fused arithmetic.
+    """Return symmetric matrices with the row and the column of an entry replaced."""
+    # Masks are used, because updates in place would end a loop's fused arithmetic.
     return jnp.where(entry[:, None], border[..., None, :], jnp.where(entry, border[..., :, None], matrix))
 
 

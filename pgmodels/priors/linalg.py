@@ -21,12 +21,12 @@ T = TypeVar("T", bound=PyTree)
 
 # Numbers per chunk, 4 MB: a few such arrays fit in the cache.
 CHUNK = 2**19
-# Entries of a factor, inputs times rows, up to which it is kept in memory: 128 MB.
+# Up to this number of entries, inputs times rows, a factor is kept in memory: 128 MB.
 HELD = 2**24
 
 
 def chunks(width: int, X: Float[Array, "n *d"], *terms: Float[Array, "n *_"]) -> tuple[Array, ...]:
-    """Inputs and terms of rows of ``width`` numbers in equal chunks along a new axis, padded with zero terms."""
+    """Return inputs and terms of rows of ``width`` numbers in equal chunks along a new axis, padded with zero terms."""
     n = len(X)
     count = max(1, -(-n * width // CHUNK))
     length = -(-n // count)
@@ -39,24 +39,24 @@ def chunks(width: int, X: Float[Array, "n *d"], *terms: Float[Array, "n *_"]) ->
 
 
 def each_row(function: Callable[[Array], T], width: int, X: Float[Array, "n d"]) -> T:
-    """Map ``function`` over chunks of inputs; its results have the rows as first axis, and are joined."""
+    """Map ``function`` over chunks of inputs, and join its results, whose first axis is the rows."""
     results = jax.lax.map(jax.checkpoint(function), chunks(width, X)[0])
     return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[: len(X)], results)
 
 
 def summed(function: Callable[..., T], start: T, width: int, X: Float[Array, "n d"], *terms: Array) -> T:
-    """``start`` plus the sum over chunks of ``function`` of their inputs and terms."""
+    """Return ``start`` plus the sum over chunks of ``function`` of their inputs and terms."""
     checkpointed = jax.checkpoint(function)
 
     def add(sums: T, chunk: tuple[Array, ...]) -> tuple[T, None]:
-        # The addition is outside the checkpoint, so that reverse mode stores no sums.
+        # The addition is outside of the checkpoint, so that reverse mode stores no sums.
         return jax.tree.map(jnp.add, sums, checkpointed(*chunk)), None
 
     return jax.lax.scan(add, start, chunks(width, X, *terms))[0]
 
 
-# Loops instead of batched calls of LAPACK, which XLA's CPU backend submits to its own thread pool: two at once leave no
-# free thread, and the program deadlocks (observed on two cores, jaxlib 0.10.2). Loops cost the same.
+# Loops replace batched calls of LAPACK. XLA's CPU backend submits batched calls to its own thread pool: two at once
+# leave no free thread, and the program deadlocks (observed on two cores, jaxlib 0.10.2). Loops cost the same.
 
 
 def over_latents(function: Callable[..., T], *arrays: Array) -> T:
@@ -75,16 +75,16 @@ def over_states(function: Callable[..., T], *trees: PyTree) -> T:
 
 
 def vmap_as_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that ``vmap`` turns into a loop. It has no reverse-mode derivative.
+    """Return a function that ``vmap`` turns into a loop. It has no reverse-mode derivative.
 
-    Compilation keeps JAX 0.10 from tracing the function again as it lowers it, which raises an error where the function
-    contains a derivative of a ``custom_jvp`` function such as ``log_ndtr``.
+    The function is compiled, because JAX 0.10 would otherwise trace it again when it lowers it. This would raise an
+    error if the function contains a derivative of a ``custom_jvp`` function such as ``log_ndtr``.
     """
     return sequential_vmap(compiled(function))
 
 
 def vmap_as_loop_if_batched(function: Callable[[PyTree, PyTree], T]) -> Callable[[PyTree, PyTree], T]:
-    """For a function of matrices and vectors: ``vmap`` loops if matrices are batched, and batches vectors alone."""
+    """Return a function of matrices and vectors for which ``vmap`` loops only if matrices are batched."""
     # Compiled for the same reason as in vmap_as_loop.
     batching = custom_vmap(compiled(function))
 
@@ -118,15 +118,15 @@ def vmap_as_loop_if_batched(function: Callable[[PyTree, PyTree], T]) -> Callable
 #
 # A constant mean is subtracted first. Only B and P are factorised: their eigenvalues are at least 1.
 
-# Up to this size a triangle is inverted by LAPACK; the rest of a larger one is products, which several cores share.
+# Up to this size, LAPACK inverts a triangle. The rest of a larger triangle is products, which several cores share.
 _LEAF = 256
 
 
 class DenseFactor(NamedTuple):
-    """The sites' precisions against a dense K, factorised once for every quantity below.
+    """The factorisation of the sites' precisions and a dense K, shared by all quantities below.
 
     A point is *strong* if its site is more informative than its prior, w_i K_ii > 1. To avoid cancellation, formulas
-    there use the equivalent W^1/2 Sigma W^1/2 = I - B^-1.
+    at strong points use the equivalent W^1/2 Sigma W^1/2 = I - B^-1.
     """
 
     scale: Float[Array, " n"]  # W^1/2, above 0
@@ -135,7 +135,7 @@ class DenseFactor(NamedTuple):
 
     @property
     def strong_scale(self) -> Float[Array, " n"]:
-        """W^1/2 at strong points and 1 elsewhere: safe to divide by."""
+        """W^1/2 at strong points and 1 elsewhere, safe as a divisor."""
         return jnp.where(self.strong, self.scale, 1.0)
 
     def half_solve(self, columns: Array) -> Array:
@@ -144,7 +144,7 @@ class DenseFactor(NamedTuple):
 
 
 def root_of_one_plus(S: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Lower Cholesky root of I + S for symmetric S, of which only the lower triangle is read, without an identity."""
+    """Return the lower Cholesky root of I + S without forming I; only the lower triangle of S is read."""
     diagonal = jnp.arange(len(S))
     return cholesky(S.at[diagonal, diagonal].add(1.0), symmetrize_input=False)
 
@@ -162,10 +162,10 @@ def dense_weights(
     prior_draw: Array | float = 0.0,
     noise: Array | float = 0.0,
 ) -> Float[Array, " n"]:
-    """The beta with E f = K beta; with a prior draw f0 and standard normal noise, f0 + K beta is a posterior draw.
+    """Return the beta with E f = K beta. With a prior draw f0 and normal noise, f0 + K beta is a posterior draw.
 
-    beta = eta - W^1/2 B^-1 W^1/2 (f0 + K eta) with eta = h + W^1/2 noise (Matheron's rule). The part W^1/2 a of eta
-    = W^1/2 a + b that sits at strong points is carried through in closed form: it may be much larger than beta.
+    beta = eta - W^1/2 B^-1 W^1/2 (f0 + K eta) with eta = h + W^1/2 noise (Matheron's rule). At strong points, the part
+    W^1/2 a of eta = W^1/2 a + b may be much larger than beta: it is computed in closed form.
     """
     a = jnp.where(factor.strong, h / factor.strong_scale, 0.0) + noise
     b = jnp.where(factor.strong, 0.0, h)
@@ -173,34 +173,34 @@ def dense_weights(
 
 
 def dense_half_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, "n n"]:
-    """The U with Sigma = D - U^T U, D being K between weak points, W^-1 between strong ones and else 0."""
+    """Return the U with Sigma = D - U^T U, D being K between weak points, W^-1 between strong ones and else 0."""
     identity = jnp.eye(len(K), dtype=K.dtype)
     solved = factor.half_solve(jnp.where(factor.strong, identity, factor.scale[:, None] * K))
     return jnp.where(factor.strong, -1.0, 1.0) / factor.strong_scale * solved
 
 
 def dense_variance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, " n"]:
-    """The diagonal of Sigma, to an absolute rounding error relative to min(K_ii, 1 / w_i).
+    """Return the diagonal of Sigma, with an absolute rounding error relative to min(K_ii, 1 / w_i).
 
-    Equals the diagonal from ``dense_half_covariance`` at less cost: at a weak point, with R the root of B, the column
-    of R^-1 W^1/2 K is the column of R^T - R^-1 over W^1/2, an upper triangle and a lower one.
+    It equals the diagonal from ``dense_half_covariance``, at less cost. R is the root of B. At a weak point, the column
+    of R^-1 W^1/2 K is the column of R^T - R^-1 over W^1/2: an upper and a lower triangle.
     """
     upper, below = factor.root.T, _inverse_squares(factor.root.T)[1]
     diagonal = jnp.diagonal(upper)
     strong = (1.0 - below - 1.0 / diagonal**2) / factor.strong_scale**2
     reduction = jnp.sum(jnp.triu(upper, 1) ** 2, axis=0) + (diagonal - 1.0 / diagonal) ** 2 + below
-    # W^1/2 at weak points and 1 elsewhere is safe to divide by.
+    # W^1/2 at weak points and 1 elsewhere is safe as a divisor.
     weak_scale = jnp.where(factor.strong, 1.0, jnp.sqrt(_above_zero(factor.scale**2)))
     return jnp.where(factor.strong, strong, jnp.diagonal(K) - reduction / weak_scale**2)
 
 
 def dense_precision(factor: DenseFactor) -> Float[Array, "n n"]:
-    """(K + W^-1)^-1 = W^1/2 B^-1 W^1/2."""
+    """Return (K + W^-1)^-1 = W^1/2 B^-1 W^1/2."""
     return factor.scale[:, None] * _times_transpose(_inverse_squares(factor.root.T)[0]) * factor.scale
 
 
 def _inverse_squares(upper: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, " n"]]:
-    """The inverse of an upper triangle by halves, and the sums of squares of its rows off the diagonal."""
+    """Return the inverse of an upper triangle, by halves, and the sums of squares of its rows off the diagonal."""
     n, half = len(upper), len(upper) // 2
     if n <= _LEAF:
         inverse = solve_triangular(upper, jnp.eye(n, dtype=upper.dtype))
@@ -213,7 +213,7 @@ def _inverse_squares(upper: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], F
 
 
 def _times_transpose(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """U U^T of an upper triangle U, at a third of a product's work: for [[A, B], [0, C]] its corner is B C^T."""
+    """Return U U^T of an upper triangle U in a third of a product's work: for [[A, B], [0, C]] its corner is B C^T."""
     n, half = len(upper), len(upper) // 2
     if n <= _LEAF:
         return upper @ upper.T
@@ -223,12 +223,12 @@ def _times_transpose(upper: Float[Array, "n n"]) -> Float[Array, "n n"]:
 
 
 def _above_zero(w: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Precisions bounded below by a negligible positive number, safe to divide by."""
+    """Return precisions bounded below by a negligible positive number, safe as divisors."""
     return jnp.maximum(w, jnp.finfo(w.dtype).tiny ** 0.5)
 
 
 def dense_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array, "n n"]:
-    """Sigma."""
+    """Return the posterior covariance Sigma."""
     U = dense_half_covariance(K, factor)
     weak = ~factor.strong
     D = jnp.where(weak[:, None] & weak, K, 0.0) + jnp.diag(jnp.where(weak, 0.0, 1 / factor.strong_scale**2))
@@ -236,28 +236,28 @@ def dense_covariance(K: Float[Array, "n n"], factor: DenseFactor) -> Float[Array
 
 
 def factor_root(A: Float[Array, "r n"], w: Float[Array, " n"]) -> Float[Array, "r r"]:
-    """Lower Cholesky root R of P = I + A W A^T."""
+    """Return the lower Cholesky root R of P = I + A W A^T."""
     scaled = A * jnp.sqrt(w)
     return root_of_one_plus(scaled @ scaled.T)
 
 
 def solve_columns(root: Float[Array, "r r"], columns: Float[Array, "r m"]) -> Float[Array, "r m"]:
-    """R^-1 columns. Several devices can share the columns of a product, but not the columns of a solve."""
+    """Return R^-1 columns, as a product: several devices can share its columns, but not the columns of a solve."""
     if jax.device_count() == 1:
         return solve_triangular(root, columns, lower=True)
     return inverse_root(root) @ columns
 
 
 def inverse_root(root: Float[Array, "r r"]) -> Float[Array, "r r"]:
-    """R^-1, from X R = I: this makes products X B as accurate as solving R A = B."""
+    """Return R^-1, from X R = I: products X B are then as accurate as the solution of R A = B."""
     return triangular_solve(root, jnp.eye(len(root), dtype=root.dtype), left_side=False, lower=True)
 
 
 def root_by_rank(C: Float[Array, "m m"], least: Float[Array, ""]) -> Float[Array, "m m"]:
-    """The R with R R^T = C, by pivoted Cholesky, until all residual variances are below ``least``.
+    """Return the R with R R^T = C, by pivoted Cholesky, until all residual variances are below ``least``.
 
-    O(r m^2) with r the rank. If rounding makes C indefinite, entries are clipped so that the variances are kept. Usable
-    under ``jit``.
+    The cost is O(r m^2), with r the rank. If rounding makes C indefinite, entries are clipped so that the variances are
+    kept. Usable under ``jit``.
     """
     m = len(C)
 
@@ -282,10 +282,10 @@ MANY_COORDINATES = 256
 
 
 class LevelFactor(Module):
-    """The factor A (count k, n) with k nonzero entries in each column, those of the row's level.
+    """The factor A (count k, n) with k nonzero entries in each column, for the coefficients of the row's level.
 
-    Coordinates are sorted by level. Rows of unknown levels have zero ``features``. Levels are those of ``columns`` of
-    the inputs.
+    Coordinates are sorted by level. Rows of unknown levels have zero ``features``. Levels are values of the inputs'
+    ``columns``.
     """
 
     level: Int[Array, " n"]
@@ -302,16 +302,16 @@ class LevelFactor(Module):
         return len(self), self.features.shape[1]
 
     def total(self, terms: Float[Array, "n *c"]) -> Float[Array, "count *c"]:
-        """Sums of terms over the rows of each level."""
+        """Return sums of terms over the rows of each level."""
         return jax.ops.segment_sum(terms, self.level, self.count)
 
 
-# A dense factor (r, n), or that of levels.
+# A dense factor (r, n), or a factor of levels.
 Factor = Array | LevelFactor
 
 
 def as_dense(A: Factor) -> Float[Array, "r n"]:
-    """The factor as a matrix."""
+    """Return the factor as a matrix."""
     if not isinstance(A, LevelFactor):
         return A
     k, n = A.features.shape
@@ -319,23 +319,23 @@ def as_dense(A: Factor) -> Float[Array, "r n"]:
 
 
 def times(A: Factor, x: Float[Array, "n *c"]) -> Float[Array, "r *c"]:
-    """A x."""
+    """Return A x."""
     if not isinstance(A, LevelFactor):
         return A @ x
     return A.total(jnp.einsum("kn,n...->nk...", A.features, x)).reshape(len(A), *x.shape[1:])
 
 
 def transposed_times(A: Factor, v: Float[Array, "*batch r c"]) -> Float[Array, "*batch n c"]:
-    """A^T v."""
+    """Return A^T v."""
     if not isinstance(A, LevelFactor):
-        # This order reads A contiguously: three times faster for few columns.
+        # This order reads A contiguously: it is three times faster for few columns.
         return jnp.swapaxes(jnp.swapaxes(v, -1, -2) @ A, -1, -2)
     blocks = v.reshape(*v.shape[:-2], A.count, -1, v.shape[-1])
     return jnp.einsum("kn,...nkc->...nc", A.features, blocks[..., A.level, :, :])
 
 
 def weighted_product(A: Factor, w: Float[Array, " n"], B: Factor) -> Float[Array, "r s"]:
-    """A W B^T."""
+    """Return A W B^T."""
     if isinstance(A, LevelFactor) and isinstance(B, LevelFactor):
         terms = jnp.einsum("jn,n,kn->njk", A.features, w, B.features)
         zeros = jnp.zeros((A.count, B.count, *terms.shape[1:]))
@@ -356,12 +356,12 @@ def _products_at_rows(A: Factor, M: Float[Array, "r s"], B: Factor) -> Float[Arr
 
 
 class LevelRoot(Module):
-    """A root R of the precision P = I + A W A^T of latents of which some have coordinates for each level of one group.
+    """A root R of the precision P = I + A W A^T of latents, some of which have coordinates for each level of a group.
 
-    P is [[D, C^T], [C, B]], where D has a block (q, q) for each level and the ``rest`` are the other coordinates, few:
-    R = [[D^1/2, 0], [across^T, root of B - across^T across]] with ``across`` = D^-1/2 C^T. Vectors are ordered as the
-    coordinates of the latents; ``layout`` has the number of coordinates of each latent, and of those per level, 0 of
-    the rest.
+    P is [[D, C^T], [C, B]]. D has a block (q, q) for each level, and B belongs to the few other coordinates, ``rest``.
+    R = [[D^1/2, 0], [across^T, root of B - across^T across]] with ``across`` = D^-1/2 C^T. Vectors are in the order of
+    the latents' coordinates. ``layout`` has two numbers for each latent: its coordinates, and its coordinates per
+    level (0 for the rest).
     """
 
     of_levels: Float[Array, "m q q"]
@@ -371,20 +371,20 @@ class LevelRoot(Module):
 
     @classmethod
     def of(cls, factors: Sequence[Factor], W: Float[Array, "n L L"], eliminated: Sequence[int]) -> "LevelRoot":
-        """The root for the ``factors`` of latents, of which the ``eliminated`` ones are of the same levels.
+        """Return the root for the ``factors`` of latents; the ``eliminated`` factors have the same levels.
 
-        Raises MemoryError, while the program is traced, if its matrices do not fit.
+        Raises MemoryError, while the program is traced, if its matrices do not fit into memory.
         """
         led = [(place, cast(LevelFactor, factors[place])) for place in eliminated]
         others = [(place, A) for place, A in enumerate(factors) if place not in eliminated]
         levels, size = led[0][1], sum(len(A) for _, A in others)
         features = jnp.concatenate([A.features for _, A in led])
-        # Some six matrices of the coefficients of the largest group and the others, and of the others.
+        # Memory: about six matrices, between the largest group's and all other coefficients, and between the latter.
         count = levels.count * sum(len(A.features) for _, A in led)
         require_memory(
             48.0 * size * (count + size),
             f"the covariances of {size:,} coefficients of the smaller groups and other terms with all {count + size:,}",
-            "Those of the largest group among each other need none: leave out a term, or merge levels of other groups.",
+            "Leave out a term, or merge levels of the smaller groups; the largest group alone needs no such matrix.",
         )
         of_feature = np.repeat(list(eliminated), [len(A.features) for _, A in led])
         D = levels.total(jnp.einsum("jn,njk,kn->njk", features, W[:, of_feature][:, :, of_feature], features))
@@ -402,31 +402,31 @@ class LevelRoot(Module):
         return cls(root, across, root_of_one_plus(B - jnp.tensordot(across, across, ((0, 1), (0, 1)))), layout)
 
     def solve_lower(self, right: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
-        """R^-1 b."""
+        """Return R^-1 b."""
         levels, rest = self._split(right)
         levels = solve_each(self.of_levels, levels)
         rest = rest - jnp.tensordot(self.across, levels, ((0, 1), (0, 1)))
         return self._join(levels, solve_triangular(self.rest, rest, lower=True))
 
     def solve_transposed(self, right: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
-        """R^-T b."""
+        """Return R^-T b."""
         levels, rest = self._split(right)
         rest = solve_triangular(self.rest, rest, lower=True, trans="T")
         return self._join(solve_each(self.of_levels, levels - jnp.tensordot(self.across, rest, 1), True), rest)
 
     def transposed_times(self, v: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
-        """R^T v."""
+        """Return R^T v."""
         levels, rest = self._split(v)
         turned = jnp.einsum("mji,mj...->mi...", self.of_levels, levels) + jnp.tensordot(self.across, rest, 1)
         return self._join(turned, jnp.tensordot(self.rest.T, rest, 1))
 
     def log_determinant(self) -> Float[Array, ""]:
-        """log det R."""
+        """Return log det R."""
         diagonals = jnp.diagonal(self.of_levels, axis1=1, axis2=2), jnp.diagonal(self.rest)
         return sum((jnp.sum(jnp.log(part)) for part in diagonals), jnp.zeros(()))
 
     def covariances(self, factors: Sequence[Factor]) -> Float[Array, "n L L"]:
-        """A^T P^-1 A at each row, by the entries of P^-1 that a row needs."""
+        """Return A^T P^-1 A at each row, by the entries of P^-1 that a row needs."""
         identity = jnp.broadcast_to(jnp.eye(self.of_levels.shape[1]), self.of_levels.shape)
         inverse, rest = solve_each(self.of_levels, identity), inverse_root(self.rest)
         turned = jnp.tensordot(self.across, rest.T, 1)
@@ -467,50 +467,50 @@ class LevelRoot(Module):
         return jnp.concatenate(parts)
 
 
-# A lower Cholesky root, or that of levels.
+# A lower Cholesky root, or a root of levels.
 Root = Array | LevelRoot
 
 
 def solve(root: Root, right: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
-    """(R R^T)^-1 b."""
+    """Return (R R^T)^-1 b."""
     if isinstance(root, LevelRoot):
         return root.solve_transposed(root.solve_lower(right))
     return cho_solve((root, True), right)
 
 
 def solve_lower(root: Root, right: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
-    """R^-1 b."""
+    """Return R^-1 b."""
     return root.solve_lower(right) if isinstance(root, LevelRoot) else solve_triangular(root, right, lower=True)
 
 
 def solve_upper(root: Root, right: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
-    """R^-T b."""
+    """Return R^-T b."""
     if isinstance(root, LevelRoot):
         return root.solve_transposed(right)
     return solve_triangular(root, right, lower=True, trans="T")
 
 
 def upper_times(root: Root, v: Float[Array, "r *c"]) -> Float[Array, "r *c"]:
-    """R^T v."""
+    """Return R^T v."""
     return root.transposed_times(v) if isinstance(root, LevelRoot) else root.T @ v
 
 
 def log_determinant(root: Root) -> Float[Array, ""]:
-    """log det R."""
+    """Return log det R."""
     if isinstance(root, LevelRoot):
         return root.log_determinant()
     return jnp.sum(jnp.log(jnp.diagonal(root)))
 
 
 def variances(root: Root, A: Factor) -> Float[Array, " n"]:
-    """The diagonal of A^T (R R^T)^-1 A."""
+    """Return the diagonal of A^T (R R^T)^-1 A."""
     if isinstance(root, LevelRoot):
         return root.covariances([A])[:, 0, 0]
     return jnp.sum(solve_triangular(root, as_dense(A), lower=True) ** 2, axis=0)
 
 
 def to_eliminate(factors: Sequence[Factor]) -> tuple[int, ...]:
-    """The places of the factors whose levels, of the same columns, have the most coordinates; none if these are few."""
+    """Return the places of factors whose levels, of the same columns, have most coordinates; none if they are few."""
     places: dict[tuple[int, ...], list[int]] = {}
     for place, A in enumerate(factors):
         if isinstance(A, LevelFactor):
@@ -521,9 +521,9 @@ def to_eliminate(factors: Sequence[Factor]) -> tuple[int, ...]:
 
 
 def find_levels(keys: Float[Array, "count c"], X: Float[Array, "m c"]) -> Int[Array, " m"]:
-    """The index of the key that each row equals, at least ``count`` for rows that equal none."""
+    """Return the index of the key that each row equals, at least ``count`` for rows that equal no key."""
     rows = jnp.concatenate([keys, X])
-    # The sort is stable: keys come before the rows that equal them, and the first of equal keys comes first.
+    # The sort is stable: keys come before equal rows, and the first of equal keys comes first.
     order = jnp.lexsort(rows.T[::-1])
     ordered = rows[order]
     begins = jnp.concatenate([jnp.ones(1, bool), jnp.any(ordered[1:] != ordered[:-1], axis=1)])
@@ -531,7 +531,7 @@ def find_levels(keys: Float[Array, "count c"], X: Float[Array, "m c"]) -> Int[Ar
     return jnp.zeros(len(rows), firsts.dtype).at[order].set(firsts)[len(keys) :]
 
 
-# Loops over small matrices: batched calls of LAPACK may deadlock.
+# Loops over small matrices are used, because batched calls of LAPACK may deadlock.
 
 
 def _cholesky_of_each(matrices: Float[Array, "m q q"]) -> Float[Array, "m q q"]:
@@ -545,11 +545,11 @@ def _cholesky_of_each(matrices: Float[Array, "m q q"]) -> Float[Array, "m q q"]:
 def solve_each(
     roots: Float[Array, "n L L"], right: Float[Array, "n L *c"], transposed: bool = False
 ) -> Float[Array, "n L *c"]:
-    """R^-1 B of each datum, or R^-T B."""
+    """Return R^-1 B of each datum, or R^-T B."""
     size, rows = roots.shape[-1], jnp.swapaxes(roots, 1, 2) if transposed else roots
 
     def substitute(number: Array, solved: Array) -> Array:
-        # Rows that are not solved yet are zero.
+        # Unsolved rows are zero.
         i = size - 1 - number if transposed else number
         pivot = rows[:, i, i].reshape(-1, *[1] * (right.ndim - 2))
         return solved.at[:, i].set((right[:, i] - jnp.einsum("nj,nj...->n...", rows[:, i], solved)) / pivot)
@@ -564,13 +564,13 @@ TOLERANCE = JITTERS[1]
 RANK_MULTIPLE = 16
 # Rows per strip of blocked matrix operations.
 STRIP = 128
-# Pivots below this fraction of the largest variance are rounding error.
+# Pivots below this fraction of the largest variance are rounding errors.
 ROUNDING = 4e-15
 
 
 @compiled
 def gram(kernel: Covariance, X: Array) -> Array:
-    """kernel(X, X)."""
+    """Return kernel(X, X)."""
     return kernel(X, X)
 
 
@@ -587,7 +587,7 @@ class PivotedFactor(NamedTuple):
 
 
 def pivoted_cholesky(K: np.ndarray, tolerance: float) -> PivotedFactor:
-    """Pivoted Cholesky factorisation of K, up to a tolerance relative to the largest variance."""
+    """Return the pivoted Cholesky factorisation of K, up to a tolerance relative to the largest variance."""
     # K is symmetric: its transpose is in LAPACK's column-major order.
     upper, pivots, rank, info = scipy.linalg.lapack.dpstrf(K.T, tol=tolerance * np.max(np.diagonal(K)), lower=0)
     if info < 0:
@@ -605,7 +605,7 @@ def _row(kernel: Covariance, x: Array, X: Array) -> Array:
 
 
 def pivoted_columns(kernel: Covariance, X: Array, tolerance: float, most: int) -> PivotedFactor | None:
-    """``pivoted_cholesky`` of kernel(X, X) from the rows of its pivots alone; None if it needs more than ``most``."""
+    """Return ``pivoted_cholesky`` of kernel(X, X) from the rows of its pivots; None if it needs more than ``most``."""
     variances = np.array(kernel.diagonal(X))
     least = tolerance * np.max(variances)
     A = np.empty((most, len(X)))
@@ -616,7 +616,7 @@ def pivoted_columns(kernel: Covariance, X: Array, tolerance: float, most: int) -
         r, pivot = len(pivots), int(np.argmax(variances))
         A[r] = (np.asarray(_row(kernel, X[pivot], X)) - A[:r, pivot] @ A[:r]) / np.sqrt(variances[pivot])
         variances = variances - A[r] ** 2
-        # Rounding may leave as much of a pivot as of others.
+        # Rounding may leave as much variance at a pivot as at other rows.
         variances[pivot] = 0.0
         pivots.append(pivot)
     return PivotedFactor(A[: len(pivots)], np.array(pivots, dtype=int))
@@ -625,7 +625,7 @@ def pivoted_columns(kernel: Covariance, X: Array, tolerance: float, most: int) -
 def jittered_root(
     kernel: Covariance, K: np.ndarray, jitters: tuple[float, ...] = JITTERS
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """K + jitter I (in place), its root and the jitter, the first that has a root; ValueError if none does."""
+    """Return K + jitter I (in place), its root and the first jitter with a root. Raise ValueError if none has."""
     variances = np.diagonal(K).copy()
     for relative in jitters:
         jitter = relative * float(np.mean(variances))
@@ -641,7 +641,7 @@ def jittered_root(
 def check_gram(kernel: Covariance, K: np.ndarray) -> None:
     """Raise ValueError if K has a wrong shape, is not finite, has negative variances or is not symmetric."""
     if K.ndim != 2 or K.shape[0] != K.shape[1] or not K.size:
-        _reject(kernel, f"of shape {K.shape} where a square matrix of the data is expected")
+        _reject(kernel, f"of shape {K.shape}, but must be a square matrix of the data")
     if not np.all(np.isfinite(K)):
         row, column = np.argwhere(~np.isfinite(K))[0]
         _reject(kernel, f"not finite: entry ({row}, {column}) is {K[row, column]}")
@@ -649,7 +649,7 @@ def check_gram(kernel: Covariance, K: np.ndarray) -> None:
     if np.min(np.diagonal(K)) < 0 or scale == 0:
         row = int(np.argmin(np.diagonal(K)))
         _reject(kernel, f"not a covariance: the variance at row {row} is {K[row, row]:.3g}")
-    # In strips that fit the cache.
+    # K is checked in strips that fit the cache.
     ends = range(STRIP, len(K) + STRIP, STRIP)
     strips = (K[end - STRIP : end, :end] - K[:end, end - STRIP : end].T for end in ends)
     if max(float(np.max(np.abs(strip))) for strip in strips) > TOLERANCE * scale:

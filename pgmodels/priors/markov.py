@@ -34,12 +34,12 @@ from pgmodels.runtime.precision import as_array
 
 
 class MarkovPrior(LatentPrior):
-    """A GP of one column of X whose kernel has a state-space form: see pgmodels.kernels.state_space.
+    """The prior of a GP of one column of X whose kernel has a state-space form: see pgmodels.kernels.state_space.
 
-    Coordinates are the states' deviations from the mean, in the order of the rows. ``order`` (n,) sorts the rows,
-    ``chain`` is sorted, and ``noise_roots`` has the roots of its noise, None before ``for_sampling``: sites may then
-    have negative precisions, and those of auxiliary variables, which are drawn, have none. Padding rows repeat the row
-    that is sorted last, and follow it. The mean differs between rows for rows that continue a series.
+    Coordinates are the states' deviations from the mean, in the order of the rows. ``order`` (n,) sorts the rows, and
+    ``chain`` is sorted. ``noise_roots`` has the roots of its noise. It is None before ``for_sampling``: sites may then
+    have negative precisions, but not if auxiliary variables are drawn. Padding rows repeat the row that is sorted last,
+    and follow it. For rows that continue a series, the mean differs between rows.
     """
 
     is_chain: ClassVar[bool] = True
@@ -92,7 +92,7 @@ class MarkovPrior(LatentPrior):
             return self
         if is_traced():
             return replace(self, noise_roots=roots_of(self.chain.noise))
-        # One program for many sizes.
+        # One program serves many sizes.
         count, noise = len(self.X), self.chain.noise
         padded = _compiled_roots(as_array(pad_zeros(noise, padded_size(count))))
         return replace(self, noise_roots=as_array(np.asarray(padded)[:count]))
@@ -114,7 +114,7 @@ class MarkovPrior(LatentPrior):
         return jnp.broadcast_to(self.mean, shape), jnp.broadcast_to(variance[:, None], shape)
 
     def coloured(self, whitened: Float[Array, "r l"]) -> Float[Array, "r l"]:
-        """The states from the noise of each step, in the order of time."""
+        """Return the states from the noise of each step, in the order of time."""
         noise = jnp.swapaxes(whitened.reshape(len(self.X), self.dimension, self.size), 1, 2)
         return self.coordinates(paths(self.chain.transition, apply(self.step_roots[:, None], noise)))
 
@@ -140,13 +140,13 @@ class MarkovPrior(LatentPrior):
     def draw_given(
         self, X_new: Float[Array, "m _"], coordinates: Float[Array, "*batch r l"], noise: Float[Array, "*batch m l d"]
     ) -> Float[Array, "*batch m l"]:
-        # In the order of time: each state given the one before it, new or of the data, and the next of the data.
+        # In the order of time, each state is drawn given the state before it (new or of the data) and the data's next.
         order = jnp.argsort(X_new[:, self.column])
         gaps = self.gaps(X_new[order])
         same = gaps.before == jnp.concatenate([jnp.full(1, -2), gaps.before[:-1]])
         since = jnp.where(same, jnp.diff(gaps.time, prepend=gaps.time[:1]), gaps.since)
         state = self.kernel.to_state_space()
-        # Before all rows of the data only the first new state has none before it.
+        # Before all rows of the data, only the first new state has no state before it.
         starts = (gaps.before < 0) & ~same
         F = jnp.where(_of(starts), 0.0, state.transition(since))
         Q = jnp.where(_of(starts), gaps.to.noise, state.noise(since))
@@ -170,11 +170,11 @@ class MarkovPrior(LatentPrior):
         return jnp.swapaxes(self.unsorted(states), 1, 2).reshape(self.rank, self.size)
 
     def unsorted(self, values: Shaped[Array, "n *rest"]) -> Shaped[Array, "n *rest"]:
-        """Sorted values in the order of the rows."""
+        """Return sorted values in the order of the rows."""
         return jnp.zeros_like(values).at[self.order].set(values, unique_indices=True)
 
     def gaps(self, X_new: Float[Array, "m _"]) -> Gaps:
-        """The place of new inputs among the sorted ones."""
+        """Return the place of new inputs among the sorted ones."""
         return gaps_at(self.kernel.to_state_space(), self.sorted_inputs, X_new[:, self.column])
 
     @property
@@ -184,25 +184,25 @@ class MarkovPrior(LatentPrior):
 
 
 def is_chain(prior: LatentPrior) -> TypeGuard[MarkovPrior]:
-    """Whether a prior is a Markov process."""
+    """Return whether a prior is a Markov process."""
     return prior.is_chain
 
 
 def _neighbours(prior: MarkovPrior, gaps: Gaps, coordinates: Float[Array, "*batch r l"]) -> tuple[Array, Array]:
-    """The states before and after new inputs, (..., m, d, latents)."""
+    """Return the states before and after new inputs, (..., m, d, latents)."""
     inputs, last = prior.sorted_inputs, len(prior.X) - 1
     states = coordinates.reshape(*coordinates.shape[:-2], len(prior.X), prior.dimension, prior.size)
-    # Of equal inputs the first, which is no padding: given coordinates may lack those.
+    # The first of equal inputs is used, which is no padding: given coordinates may lack padding.
     firsts = (jnp.searchsorted(inputs, inputs[jnp.clip(row, 0, last)]) for row in (gaps.before, gaps.after))
     before, after = (states[..., prior.order[first], :, :] for first in firsts)
     return before, after
 
 
 def _between(prior: MarkovPrior, gaps: Gaps) -> tuple[Array, Array, Array]:
-    """The A, B and C of states A x + B z + noise of covariance C, between the states x before and z after."""
+    """Return the A, B and C of states A x + B z + noise of covariance C, between the states x before and z after."""
     state, step = prior.kernel.to_state_space(), gaps.since + gaps.until
     (F, Q), (onward, onward_noise) = gaps.to, gaps.onward
-    # The first state of all is one step of the prior from before the first row.
+    # A state before the first row is one step of the prior.
     is_first, is_last = _of(gaps.before < 0), _of(gaps.after == len(prior.X))
     total = jnp.where(is_first, state.covariance(gaps.time + gaps.until), state.noise(step))
     gain = jnp.where(is_last, 0.0, jnp.swapaxes(solve(total, times(onward, Q)), 1, 2))
@@ -213,7 +213,7 @@ def _between(prior: MarkovPrior, gaps: Gaps) -> tuple[Array, Array, Array]:
 
 
 class MarkovPosterior(GroupPosterior):
-    """A group of latents given sites, by the scans over the sorted rows, with the latents along the second axis."""
+    """The posterior of a group, by scans over the sorted rows, with the latents along the second axis."""
 
     prior: MarkovPrior
     scans: Scans
@@ -221,7 +221,7 @@ class MarkovPosterior(GroupPosterior):
     may_be_signed: bool = eqx.field(static=True)
 
     def each(self, function: Callable[..., Any], *batched: Array, out_axes: int = 1) -> Any:
-        """A function of the scans of one latent, for each of them; they are along the second axis of arrays."""
+        """Return a function of one latent's scans, applied to each latent along the second axis of arrays."""
         chains = _chains(self.prior.chain)
 
         def one(scans: Scans, *arrays: Array) -> Any:
@@ -247,7 +247,7 @@ class MarkovPosterior(GroupPosterior):
         order = jnp.argsort(X[:, prior.column])
         chain = chain_at(prior.kernel.to_state_space(), X[order, prior.column])
         joined = replace(prior, X=X, order=order, chain=chain, noise_roots=roots_of(chain.noise))
-        # The chain is of the deviations from the mean.
+        # The chain is of deviations from the mean.
         nothing = jnp.zeros((len(X_new), prior.size))
         of_sites = (jnp.concatenate([prior.unsorted(part[..., 0]), nothing])[order] for part in (h, w))
         return replace(self, prior=joined, scans=_smooth(chain, *of_sites))
@@ -274,7 +274,7 @@ def _chains(chain: Chain) -> Chains:
 
 @partial(jax.vmap, in_axes=(None, 1, 1), out_axes=1)
 def _smooth(chain: Chain, potential: Float[Array, " n"], precision: Float[Array, " n"]) -> Scans:
-    """The scans of each latent's sites."""
+    """Return the scans of each latent's sites."""
     h, w = potential[:, None], precision[:, None]
     return smooth(_chains(chain), LineSites(jnp.ones_like(h)[..., None], jnp.zeros_like(h)[..., None], h, w))
 
@@ -283,13 +283,13 @@ _compiled_roots = compiled(roots_of, optimise=False)
 
 
 def scan_operations(count: int, dimension: int) -> float:
-    """Floating-point operations of a sweep with ``count`` rows."""
-    # Measured, for each row and latent; the second term is products of matrices.
+    """Return the number of floating-point operations of a sweep with ``count`` rows."""
+    # Measured for each row and latent; the second term is for products of matrices.
     return count * (3000.0 + 20.0 * dimension**3)
 
 
 def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:
-    """The chain of the states at sorted inputs."""
+    """Return the chain of the states at sorted inputs."""
     steps = jnp.diff(sorted_inputs, prepend=sorted_inputs[:1])
     is_first = _of(jnp.arange(len(steps)) == 0)
     Q = jnp.where(is_first, state.covariance(sorted_inputs[:1]), state.noise(steps))
@@ -297,7 +297,7 @@ def chain_at(state: StateSpace, sorted_inputs: Float[Array, " n"]) -> Chain:
 
 
 def gaps_at(state: StateSpace, sorted_inputs: Float[Array, " n"], t: Float[Array, " m"]) -> Gaps:
-    """The place of new inputs among sorted ones."""
+    """Return the place of new inputs among sorted ones."""
     after = jnp.searchsorted(sorted_inputs, t, side="right")
     before, last = after - 1, len(sorted_inputs) - 1
     is_first = before < 0
@@ -310,7 +310,7 @@ def gaps_at(state: StateSpace, sorted_inputs: Float[Array, " n"], t: Float[Array
 
 
 def _of(rows: Array) -> Array:
-    """A mask of rows for their matrices."""
+    """Return a mask of rows that broadcasts against their matrices."""
     return rows[:, None, None]
 
 
@@ -318,10 +318,10 @@ def _of(rows: Array) -> Array:
 class Markov(Representation):
     """A GP of one column as a Markov process: O(n) time and memory, and exact.
 
-    For Matern12, Matern32, Matern52, Cosine, RandomWalk, Constant, White and Linear, their sums, and their products
-    without RandomWalk and Linear, of the same column: ``pgm.On(kernel, [column])`` if X has several. Gaps and ties may
-    be of any size, and the rows in any order.
-    Periodic is a sum of harmonics, exact but for the share of the variance that these leave out: see there.
+    The form is for Matern12, Matern32, Matern52, Cosine, RandomWalk, Constant, White and Linear, and their sums.
+    Products may not contain RandomWalk or Linear. All read one column: ``pgm.On(kernel, [column])`` if X has several.
+    Gaps and ties may be of any size, and the rows in any order. Periodic is a sum of harmonics, exact except for the
+    share of the variance that these leave out: see ``pgm.Periodic``.
 
     References
     ----------
@@ -340,30 +340,30 @@ class Markov(Representation):
 
     can_pad: ClassVar[bool] = True
     has_factor: ClassVar[bool] = False
-    # With fewer rows compilation takes longer than the search.
+    # With fewer rows, compilation costs more time than the search.
     least_subset: ClassVar[int | None] = 20_000
 
     def check(self, kernel: Kernel, num_columns: int) -> None:
         columns = kernel.reads(num_columns)
         if len(columns) > 1:
             raise ValueError(
-                f"pgm.Markov() is for kernels of one column, and {kernel!r} reads {len(columns)}: choose one, as in "
+                f"pgm.Markov() is for kernels of one column, but {kernel!r} reads {len(columns)}: choose one, as in "
                 "pgm.On(kernel, [0]), or another form of the GP, such as pgm.Dense()."
             )
         values = with_values(kernel)
         variance = float(values.diagonal(np.zeros((1, num_columns)))[0])
         share = float(values.to_state_space().omitted_variance) / max(variance, float(np.finfo(float).tiny))
-        # Before learning; afterwards ``approximation_error`` is compared with the data.
+        # This check is before learning; afterwards ``approximation_error`` is compared with the data.
         largest = 1e-3
         if share > largest:
             raise ValueError(
-                f"the harmonics of {kernel!r} leave out {share:.1%} of the variance, and pgm.Markov() takes up to "
+                f"the harmonics of {kernel!r} leave out {share:.1%} of the variance, but pgm.Markov() accepts at most "
                 f"{largest:.1%}: keep more, as in pgm.Periodic(..., harmonics=30), at a cost that grows with the "
                 "third power of their number, use a longer lengthscale, or another form, such as pgm.Dense()."
             )
 
     def subset(self, kernel: Kernel, X: np.ndarray, count: int, seed: int) -> np.ndarray:
-        """Neighbours in time, which tell a lengthscale as well as all rows do."""
+        """Return neighbours in time, from which a lengthscale is learned as well as from all rows."""
         order = np.argsort(X[:, _column(kernel, X.shape[1])], kind="stable")
         first = np.random.default_rng(seed).integers(len(X) - count + 1)
         return np.sort(order[first : first + count])
@@ -401,7 +401,7 @@ def _prior(
 
 
 def _column(kernel: Kernel, num_columns: int) -> int:
-    """The column that a kernel reads; the first for a constant."""
+    """Return the column that a kernel reads; the first column for a constant."""
     return next(iter(kernel.reads(num_columns)), 0)
 
 

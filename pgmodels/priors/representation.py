@@ -32,19 +32,19 @@ from pgmodels.runtime.precision import as_array
 
 # Peak bytes per entry of K while it is computed and factorised: K, its root and one copy.
 _MADE = 24.0
-# Minimum number of rows to learn hyperparameters from first: with fewer, compilation takes longer than the search.
+# Minimum number of rows to learn hyperparameters from first: with fewer rows, compilation costs more than the search.
 _LEAST_SUBSET = 512
 
 
 class Binding(NamedTuple):
-    """How a prior is bound to inputs.
+    """Options for the binding of a prior to inputs.
 
-    Outside ``jit`` its form may depend on the values of the hyperparameters, and jitter and truncation stay below the
-    variance ``max_error`` if rounding allows it. If ``traced``, its structure does not depend on these values, so that
-    it can be differentiated and used under ``jit``. Then ``row_mask`` (n,) is 0 for padding (see pgmodels.priors.base),
-    ``spanning`` (r, d) are a few inputs that determine a latent everywhere and ``levels`` those of the inputs (see
-    pgmodels.priors.rows), ``points`` are pivots or inducing inputs, and with ``for_moments`` the prior need not support
-    draws.
+    Outside of ``jit``, the form may depend on the values of the hyperparameters; jitter and truncation stay below the
+    variance ``max_error`` if rounding allows it. If ``traced``, the structure does not depend on these values: the
+    prior can be differentiated and used under ``jit``. Then ``row_mask`` (n,) is 0 for padding (see
+    pgmodels.priors.base). ``spanning`` (r, d) are a few inputs that determine a latent everywhere, and ``levels`` are
+    the levels of the inputs (see pgmodels.priors.rows). ``points`` are pivots or inducing inputs. With ``for_moments``
+    the prior need not support draws.
     """
 
     traced: bool = False
@@ -64,20 +64,20 @@ Scalar: TypeAlias = ArrayLike | float | int
 class Representation(ABC):
     """Representation of the prior of a group of latents at the data: ``pgm.GP(kernel, form=...)``.
 
-    Subclasses are hashable and implement ``bind``, traced too to support trained or sampled hyperparameters. With
+    Subclasses are hashable and implement ``bind``; trained or sampled hyperparameters need a traced ``bind`` too. With
     ``can_pad``, ``bind`` reads ``row_mask`` and the bound priors implement ``resized``.
     """
 
     can_pad: ClassVar[bool] = False
     # Whether ``bind`` reads ``spanning`` inputs and ``levels``.
     spans: ClassVar[bool] = False
-    # Whether rows that differ only in columns the kernel does not read share one latent value.
+    # Whether rows share one latent value if they differ only in columns that the kernel does not read.
     shares: ClassVar[bool] = True
     # Minimum number of rows of a subset for a warm start of hyperparameter learning; None for no warm start.
     least_subset: ClassVar[int | None] = None
     # How inducing inputs are chosen, a name of pgmodels.priors.inducing; None if they are given or there are none.
     select: str | None = None
-    # Whether bound priors have a factor matrix. The others are processes in time, whose ``subset`` is as dense as X.
+    # Whether bound priors have a factor matrix. Otherwise they are processes in time, with a ``subset`` as dense as X.
     has_factor: ClassVar[bool] = True
     # The number of inducing inputs, or the maximum number to choose; 0 for forms without inducing inputs.
     num_inputs: ClassVar[int] = 0
@@ -89,44 +89,44 @@ class Representation(ABC):
         """Raise ValueError for values of X (n, d), called ``name``, at which the prior is not defined."""
 
     def limits(self, num_columns: int) -> Float[np.ndarray, "d 2"]:
-        """The lowest and the highest value of each column of X at which the prior is defined."""
+        """Return the lowest and the highest value of each column of X at which the prior is defined."""
         return unlimited(num_columns)
 
     def resolve(self, kernel: Kernel, X: np.ndarray) -> "Representation":
-        """The representation with what it takes from the data, at the kernel's values, and keeps from then on."""
+        """Return the representation with settings from the data and the kernel's values, which it then keeps."""
         return self
 
     def is_exact(self, kernel: Covariance, X: ArrayLike) -> bool:
-        """Whether bound priors at X (n, d) are exact: see LatentPrior."""
+        """Return whether bound priors at X (n, d) are exact: see LatentPrior."""
         return False
 
     def choose(self, kernel: Covariance, X: ArrayLike, weights: np.ndarray | None = None) -> np.ndarray | None:
-        """Inducing inputs (M, d) for a kernel and data; ``weights`` (n,) are the site precisions. None by default."""
+        """Return inducing inputs (M, d) for a kernel and data (default None); ``weights`` (n,) are site precisions."""
         return None
 
     def pivots(self, kernel: Covariance, X: ArrayLike) -> InducingPoints | None:
-        """The pivots of an exact low-rank prior, outside ``jit``; None if there is none, or another form is cheaper."""
+        """Return an exact low-rank prior's pivots, outside of ``jit``; None without one, or if it is not cheapest."""
         return None
 
     def subset(self, kernel: Kernel, X: np.ndarray, count: int, seed: int) -> np.ndarray:
-        """The sorted numbers of ``count`` rows of X to learn hyperparameters from first: at random by default."""
+        """Return the sorted numbers of ``count`` rows of X to learn hyperparameters from first; random by default."""
         return np.sort(np.random.default_rng(seed).permutation(len(X))[:count])
 
     def with_inputs(self, Z: ArrayLike | int) -> "Representation":
-        """The representation with the given inducing inputs, if it uses inducing inputs."""
+        """Return the representation with the given inducing inputs, if it uses inducing inputs."""
         return self
 
     def with_seed(self, seed: int) -> "Representation":
-        """The representation with a seed for its random choices, if any."""
+        """Return the representation with a seed for its random choices, if any."""
         return self
 
     def memory(self, kernel: Covariance, X: np.ndarray) -> float:
-        """Lower bound of the bytes needed to bind the prior at distinct inputs X (n, d), for large n."""
+        """Return a lower bound of the bytes needed to bind the prior at distinct inputs X (n, d), for large n."""
         return 0.0
 
     @abstractmethod
     def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
-        """The prior of ``size`` latents at X (n, d), in double precision.
+        """Return the prior of ``size`` latents at X (n, d), in double precision.
 
         Raises ValueError outside ``jit`` if the kernel's matrix is not finite, not symmetric or not positive
         semi-definite.
@@ -135,7 +135,7 @@ class Representation(ABC):
 
 @dataclass(frozen=True)
 class Dense(Representation):
-    """The prior with its n x n covariance: O(n^3) time per iteration, 16 n^2 bytes, and a peak of three times as many.
+    """The prior with its n x n covariance: O(n^3) time per iteration, 16 n^2 bytes, and a peak of 48 n^2 bytes.
 
     Notes
     -----
@@ -159,12 +159,12 @@ class Dense(Representation):
 class Auto(Representation):
     """Dense, or an exact low-rank factor, whichever needs fewer operations per update.
 
-    Sums and products of Linear and Constant have coefficients, in which the prior is exact, unless these are far
-    more than the rows; so has each level of a group, their product with White, in time linear in the rows. For other
+    Sums and products of Linear and Constant have coefficients, with an exact prior, unless these far outnumber the
+    rows. Each level of a group (a product with White) has coefficients too, in time linear in the rows. For other
     kernels, a pivoted Cholesky factorisation of K = kernel(X, X) stops once all residual variances are below 1e-10 of
-    the largest variance, the first jitter of ``Dense``, so that both are equally exact. A smaller ``max_error`` lowers
-    this to rounding; the low-rank factor is then also chosen, at any cost, if the dense form needs more jitter. With
-    sampled kernel parameters it is dense, unless the latent is a sum of functions with few levels, as of crossed
+    the largest variance. This is the first jitter of ``Dense``, so that both are equally exact. A smaller ``max_error``
+    lowers it to rounding; the low-rank factor is then also chosen, at any cost, if the dense form needs more jitter.
+    With sampled kernel parameters it is dense, unless the latent is a sum of functions with few levels, as for crossed
     groups. For ``vi``, ``cavi``, ``gaussian_vi`` and ``fit``, one latent at more than 2,000 distinct times becomes a
     Markov process: see ``pgmodels.inference.prepare``.
     """
@@ -181,7 +181,7 @@ class Auto(Representation):
         return _MADE * len(X) ** 2 if rank is None else 8.0 * rank * len(X)
 
     def has_coefficients(self, kernel: Covariance, X: ArrayLike) -> bool:
-        """Whether bound priors at X (n, d) are a ``CoefficientPrior``."""
+        """Return whether bound priors at X (n, d) are a ``CoefficientPrior``."""
         if not isinstance(kernel, Kernel) or kernel.level_columns(np.shape(X)[1]):
             return False
         shape = _features_at(kernel, X)
@@ -192,7 +192,7 @@ class Auto(Representation):
         return self.has_coefficients(kernel, X) or _has_levels(kernel, X)
 
     def bind(self, kernel: Covariance, mean: Scalar, X: ArrayLike, size: int, how: Binding = EAGER) -> LatentPrior:
-        """Traced, with ``spanning`` inputs Z, by A = L^-1 K(Z, X) with the jitter of ``exact_root``."""
+        """Bind the prior. Traced with ``spanning`` inputs Z, A = L^-1 K(Z, X) with the jitter of ``exact_root``."""
         has_coefficients = how.points is None and self.has_coefficients(kernel, X)
         if how.traced:
             mean, X = as_array(mean), as_array(X)
@@ -222,7 +222,7 @@ class Auto(Representation):
         factor = linalg.pivoted_cholesky(K, tolerance)
         if _is_cheap(factor) and _is_exact(factor, K, tolerance):
             return _low_rank(kernel, mean, X, size, factor, np.diagonal(K))
-        # Free the factor's memory for the dense root.
+        # The memory of the factor is freed for the dense root.
         del factor
         dense = _dense(kernel, mean, X, K, size)
         if not float(dense.jitter) > max_error:
@@ -267,7 +267,7 @@ def _traced(kernel: Covariance, mean: Array, X: Array, size: int, how: Binding) 
 
 
 def as_arrays(kernel: Covariance, mean: Scalar, X: ArrayLike) -> tuple[Covariance, Array, Array]:
-    """The kernel with its values as arrays, and double-precision arrays without compilation."""
+    """Return the kernel with its values as arrays, and double-precision arrays without compilation."""
     mean, X = (as_array(np.asarray(value, dtype=np.float64)) for value in (mean, X))
     return bare_arrays(kernel), mean, X
 
@@ -281,7 +281,7 @@ def _evaluated_features(kernel: Covariance, X: Array) -> np.ndarray:
 
 
 def _of_coefficients(kernel: Covariance, mean: Array, X: Array, size: int) -> CoefficientPrior | None:
-    """The prior in turned coefficients; None if a variance is not finite or all are zero."""
+    """Return the prior in turned coefficients; None if a variance is not finite or all are zero."""
     F = _evaluated_features(kernel, X)
     with np.errstate(over="ignore", invalid="ignore"):
         variances = np.sum(F**2, axis=1)
@@ -292,7 +292,7 @@ def _of_coefficients(kernel: Covariance, mean: Array, X: Array, size: int) -> Co
 
 
 def _evaluated(kernel: Covariance, X: Array) -> np.ndarray:
-    """The checked kernel matrix as a writable copy."""
+    """Return the checked kernel matrix as a writable copy."""
     padded = pad_rows(X, padded_size(len(X)))
     K = np.asarray(linalg.gram(kernel, as_array(padded)))
     K = np.array(K[: len(X), : len(X)] if K.shape == 2 * (len(padded),) else K)
@@ -302,7 +302,7 @@ def _evaluated(kernel: Covariance, X: Array) -> np.ndarray:
 
 def _dense(kernel: Covariance, mean: Array, X: Array, K: np.ndarray, size: int) -> DensePrior:
     K, root, jitter = linalg.jittered_root(kernel, K)
-    # Convert one array at a time, so that at most K, its root and one copy are in memory.
+    # One array is converted at a time, so that at most K, its root and one copy are in memory.
     root_array = as_array(root)
     del root
     added, ones = as_array(jitter), as_array(np.ones(len(K)))
@@ -312,7 +312,7 @@ def _dense(kernel: Covariance, mean: Array, X: Array, K: np.ndarray, size: int) 
 
 
 def _known_rank(kernel: Covariance, X: ArrayLike) -> int | None:
-    """A bound of the rank of the matrix at many inputs, below 5 % of their number; None if it is not small."""
+    """Return a bound of the matrix's rank at many inputs if it is below 5 % of their number, else None."""
     X = np.asarray(X)
     if len(X) < 2048 or not isinstance(kernel, Kernel):
         return None
@@ -321,20 +321,20 @@ def _known_rank(kernel: Covariance, X: ArrayLike) -> int | None:
 
 
 def _factor_of_few_functions(kernel: Covariance, X: ArrayLike) -> linalg.PivotedFactor | None:
-    """The factor of a kernel whose rank is known to be small, without its matrix; None if it is not."""
+    """Return the factor of a kernel with a small known rank, without its matrix; None for other kernels."""
     rank = _known_rank(kernel, X)
     return None if rank is None else linalg.pivoted_columns(bare_arrays(kernel), as_array(X), linalg.ROUNDING, rank)
 
 
 def _is_exact(factor: linalg.PivotedFactor, K: np.ndarray, tolerance: float) -> bool:
-    """Whether a factor is that of K: an indefinite K also stops the factorisation early."""
+    """Return whether a factor is exact for K; an indefinite K also stops the factorisation early."""
     A, largest = factor.A, 10 * tolerance * np.max(np.diagonal(K))
     strips = (np.s_[begin : begin + linalg.STRIP] for begin in range(0, len(K), linalg.STRIP))
     return not any(np.max(np.abs(K[strip] - A[:, strip].T @ A)) > largest for strip in strips)
 
 
 def _points_of(factor: linalg.PivotedFactor, X: ArrayLike) -> InducingPoints:
-    """The pivots of a factor, padded to few sizes."""
+    """Return the pivots of a factor, padded to few sizes."""
     rank, count = factor.padded_rank, len(factor.A)
     Z = np.asarray(X)[np.pad(factor.pivots, (0, rank - count), mode="edge")]
     return InducingPoints(as_array(Z), as_array((np.arange(rank) < count).astype(np.float64)), as_array(0.0))
@@ -343,7 +343,7 @@ def _points_of(factor: linalg.PivotedFactor, X: ArrayLike) -> InducingPoints:
 def _low_rank(
     kernel: Covariance, mean: Array, X: Array, size: int, factor: linalg.PivotedFactor, variances: np.ndarray
 ) -> LowRankPrior:
-    """The low-rank prior of a factor, whose residual is that of the variances at X."""
+    """Return the low-rank prior of a factor; its residual is from the variances at X."""
     A, rank, count = factor.A, factor.padded_rank, len(factor.A)
     error = as_array(max(0.0, np.max(variances - np.sum(A**2, axis=0))))
     root = np.eye(rank)
@@ -355,6 +355,6 @@ def _low_rank(
 
 def _is_cheap(factor: linalg.PivotedFactor) -> bool:
     n, r = factor.A.shape[1], factor.padded_rank
-    # The product A W A^T, its Cholesky and a triangular solve with n columns; against a dense Cholesky and the inverse
-    # of its triangle, n^3 / 3 each, at half the speed of the factor's products.
+    # Low rank: the product A W A^T, its Cholesky root and a triangular solve with n columns. Dense: a Cholesky root and
+    # the inverse of its triangle, n^3 / 3 each, at half the speed of the factor's products.
     return 3 * n * r**2 + r**3 / 3 < 4 * n**3 / 3

@@ -25,8 +25,8 @@ from pgmodels.runtime.precision import Module, as_array, double_precision
 class Copies(Module):
     """Index maps from the rows of the data to distinct inputs.
 
-    ``rows`` (n,) is the index of each datum's distinct row, by all columns that any kernel reads; ``places`` has for
-    each group the index (m,) of each distinct row's input, by the columns of the group's kernel. None is the identity.
+    ``rows`` (n,) is the index of each datum's distinct row, by all columns that any kernel reads. ``places`` has, for
+    each group, the index (m,) of each distinct row's input, by the columns of the group's kernel. None is the identity.
     """
 
     rows: Int[Array, " n"] | None
@@ -34,7 +34,7 @@ class Copies(Module):
 
     @property
     def shared(self) -> tuple[bool, ...]:
-        """For each group, whether rows share its inputs; such inputs do not change with the number of rows."""
+        """Whether rows share inputs, for each group; shared inputs do not change with the number of rows."""
         return tuple(self.rows is not None or places is not None for places in self.places)
 
     def spread(self, values: Shaped[Array, "m *rest"]) -> Shaped[Array, "n *rest"]:
@@ -53,16 +53,16 @@ class Copies(Module):
         return values if self.rows is None else values[..., self.rows, :]
 
     def resized(self, size: int) -> "Copies":
-        """The maps truncated to ``size`` rows, or padded by repeating the first row."""
+        """Return the maps truncated to ``size`` rows, or padded by repeating the first row."""
         if self.rows is not None:
             return Copies(as_array(pad_rows(self.rows, size)), self.places)
         return Copies(None, tuple(None if one is None else as_array(pad_rows(one, size)) for one in self.places))
 
 
 class Levels(Module):
-    """The levels of a group in the order of their first rows: the index of each input's, and their ``keys``.
+    """The levels of a group in the order of their first rows: the index of each input's level, and the ``keys``.
 
-    Keys are the values of the columns that distinguish levels, padded to one of few sizes with the first.
+    Keys are the values of the columns that distinguish levels, padded to one of few sizes with the first key.
     """
 
     level: Int[Array, " m"]
@@ -70,7 +70,7 @@ class Levels(Module):
 
     @classmethod
     def of(cls, X: Float[np.ndarray, "m c"], size: int, *, pads: bool = True) -> "Levels":
-        """The levels of inputs, of which the first is repeated up to ``size``; keys are padded if it ``pads``."""
+        """Return the levels of inputs; the first input is repeated up to ``size``, and keys are padded if ``pads``."""
         firsts, level = distinct_rows(X)
         keys = as_array(pad_rows(X[firsts], padded_size(len(firsts)) if pads else len(firsts)))
         return cls(as_array(pad_rows(level.astype(np.int32), size)), keys)
@@ -79,8 +79,8 @@ class Levels(Module):
 class DistinctInputs(Module):
     """The distinct inputs (m, d) of each group, their row masks, and the map from rows of the data.
 
-    ``row_mask`` is None without padding: see pgmodels.priors.base. ``spanning`` are few inputs (r, d) whose latent
-    values determine all others, at every value of the kernel's parameters; None if there are none, like ``levels``.
+    ``row_mask`` is None without padding: see pgmodels.priors.base. ``spanning`` are a few inputs (r, d) that determine
+    all latent values, for all values of the kernel's parameters. It is None without such inputs, as is ``levels``.
     """
 
     X: tuple[Float[Array, "_ d"], ...]
@@ -97,20 +97,20 @@ class DistinctInputs(Module):
 
     @classmethod
     def each_row(cls, X: Float[Array, "n d"], num_groups: int) -> "DistinctInputs":
-        """Each row as an input of its own, of traced inputs too."""
+        """Return each row as a separate input; inputs may be traced."""
         nothing = (None,) * num_groups
         return cls((X,) * num_groups, nothing, Copies(None, nothing), nothing, nothing)
 
     def masked(self) -> list[np.ndarray]:
-        """The distinct inputs of each group, without padding; outside ``jit``."""
+        """Return the distinct inputs of each group, without padding; outside ``jit``."""
         return [np.asarray(X)[:count] for X, count in zip(self.X, self.counts, strict=True)]
 
 
 class Sharing(NamedTuple):
     """The columns that distinguish a group's inputs, and whether rows that are equal in them share a latent value.
 
-    ``can_pad``: whether its inputs can be padded, see pgmodels.priors.base. ``terms`` are the columns of the
-    functions whose sum a latent is, and ``levels`` those in which independent latents differ; empty if unused.
+    ``can_pad``: whether its inputs can be padded (see pgmodels.priors.base). A latent is a sum of functions, and
+    ``terms`` are their columns. ``levels`` are the columns in which independent latents differ. Both may be empty.
     """
 
     columns: tuple[int, ...]
@@ -122,9 +122,9 @@ class Sharing(NamedTuple):
 
 @double_precision
 def find_distinct_inputs(X: np.ndarray, groups: Sequence[Sharing], size: int) -> DistinctInputs:
-    """The distinct inputs of each group among the rows of X (n, d), with index maps padded to ``size`` rows.
+    """Return the distinct inputs of each group among the rows of X (n, d), with index maps padded to ``size`` rows.
 
-    With repeated rows, the distinct rows are padded to one of few sizes if every group can be padded.
+    With repeated rows, the distinct rows are padded to one of few sizes if each group can be padded.
     """
     firsts, equal = distinct_rows(X[:, sorted(set().union(*(group.columns for group in groups)))])
     rows = None
@@ -147,35 +147,35 @@ def find_distinct_inputs(X: np.ndarray, groups: Sequence[Sharing], size: int) ->
 
 
 def spanning_rows(X: np.ndarray, terms: Sequence[tuple[int, ...]]) -> np.ndarray | None:
-    """The rows of X (n, d) that determine any sum of functions of the given columns at all rows; None unless few.
+    """Return the few rows of X (n, d) that determine any sum of functions of the given columns; None if they are many.
 
-    For example effects of crossed groups: the sum is linear in the values of the functions at the levels of their
-    columns, so the number of rows is the rank of the level indicators.
+    The sum is linear in the values of the functions at the levels of their columns. The number of rows is therefore the
+    rank of the level indicators. An example is effects of crossed groups.
     """
     levels = [distinct_rows(X[:, term])[1] for term in terms] if len(terms) > 1 else []
     ends = np.cumsum([0, *(int(level.max()) + 1 for level in levels)])
-    # With more levels per row a factor is more expensive than a dense root.
+    # With more levels per row, a factor is more expensive than a dense root.
     if len(terms) < 2 or ends[-1] > 0.5 * len(X):
         return None
     indicators = np.zeros((ends[-1], len(X)))
     for begin, level in zip(ends[:-1], levels, strict=True):
         indicators[begin + level, np.arange(len(X))] = 1.0
     triangle, rows = scipy.linalg.qr(indicators, mode="r", pivoting=True, check_finite=False)
-    # Pivots of independent rows exceed one over the number of levels; rounding leaves far less.
+    # Pivots of independent rows exceed one over the number of levels; rounding errors are far smaller.
     return np.sort(rows[: int(np.sum(np.abs(np.diagonal(triangle)) > 1e-8))])
 
 
-# The variance of a new latent explained by the data may exceed its variance by this fraction, plus rounding error of
+# The variance of a new latent that the data explain may exceed its variance by this fraction, plus rounding errors of
 # the prior's matrix.
 _TOLERANCE = 1e-8
 
 
 @double_precision
 def check_new_inputs(prior: LatentPrior, X_new: np.ndarray, name: str = "X_new", jointly: bool = False) -> None:
-    """ValueError if a user-defined kernel is not a covariance function at a prior's inputs and X_new.
+    """Raise ValueError if a user-defined kernel is not a covariance function at a prior's inputs and X_new.
 
-    Checks each row of X_new (m, d) separately, or ``jointly``, O(m^3). Kernels of the package, which are covariance
-    functions, and priors without a factor are skipped.
+    Each row of X_new (m, d) is checked separately, or all rows ``jointly`` in O(m^3). Kernels of the package, which are
+    covariance functions, and priors without a factor are skipped.
     """
     if not prior.has_factor:
         return
@@ -218,14 +218,14 @@ def _check_rows(group: FactoredPrior, X_new: np.ndarray, rows: np.ndarray, name:
 def _reject(group: FactoredPrior, fault: str) -> None:
     raise ValueError(
         f"the kernel {group.kernel!r} is not a covariance function: {fault}. If its matrix is positive semi-definite "
-        "only at the data, variances elsewhere are negative: check its formula (a function of distances on a circle or "
+        "only at the data, variances elsewhere are negative. Check its formula (a function of distances on a circle or "
         "a graph need not be a covariance), or use a kernel of the package, such as pgm.Periodic."
     )
 
 
 @compiled
 def _variances(group: FactoredPrior, X_new: Float[Array, "m d"]) -> tuple[Array, Array, Array]:
-    """Variances at new inputs (m,), the part explained by the coordinates, and a bound on its rounding error."""
+    """Return variances at new inputs (m,), the part that coordinates explain, and a bound on its rounding error."""
     A, _ = group.factor_at(X_new)
     root = getattr(group, "root", jnp.eye(len(A)))
     weights = jnp.sum(jnp.abs(solve_triangular(root, A, lower=True, trans="T")), axis=0)

@@ -56,21 +56,21 @@ from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 if TYPE_CHECKING:
     import pandas as pd
 
-# The note in the report of a result of ``fit`` that was corrected.
+# The note on the correction in the report of an uncorrected result of ``fit``.
 BEFORE_CORRECTION = "none: this is the result before it"
-# Nodes at new inputs from a model, what is added to the latents' means (m, latents), and the shifts (k, m, latents) of
-# directions that are integrated over too.
+# Nodes at new inputs. Arguments: a model, a term added to the latents' means (m, latents), and the shifts
+# (k, m, latents) of the directions that are integrated over in addition to the latents.
 NodesOf: TypeAlias = Callable[[Model, np.ndarray, np.ndarray], GaussianNodes]
 
 
 @dataclass(frozen=True, eq=False)
 class FitReport:
-    """How hyperparameters were learned.
+    """A report of how hyperparameters were learned.
 
-    ``start`` names the chosen start, or the subset of rows of a warm start, and ``start_elbos`` has the (penalised)
-    ELBO at each start. ``values`` are the learned values by name, on the natural scale. ``correction`` says how the
-    result is corrected, or why not, and ``exceptions`` where the correction is not reliable. ``density`` is what the
-    values maximise, and ``intervals`` says how the uncertainty of the parameters is computed, or why it is not.
+    ``start`` names the chosen start, or the subset of rows of a warm start; ``start_elbos`` has the (penalised) ELBO at
+    each start. ``values`` are the learned values by name, on the natural scale; they maximise ``density``.
+    ``correction`` names the correction, or the reason why there is none. ``exceptions`` names the cases in which it is
+    not reliable. ``intervals`` names the method for the parameters' uncertainty, or the reason why there is none.
     """
 
     start: str
@@ -87,7 +87,7 @@ class FitReport:
 
 
 class GaussianResult(GaussianPredictions, Result, ABC):
-    """What Gaussian approximations of the posterior have in common, corrected or not: see Approximation."""
+    """Base class of Gaussian approximations of the posterior, corrected or not: see Approximation."""
 
     if TYPE_CHECKING:
         elbo_trace: np.ndarray
@@ -101,13 +101,13 @@ class GaussianResult(GaussianPredictions, Result, ABC):
 
         @property
         def fit(self) -> FitReport | Any:
-            """How hyperparameters were learned; None if they were not."""
+            """The report of how hyperparameters were learned; None if they were not learned."""
 
         @property
         def uncorrected(self) -> "Approximation":
-            """The result before its correction; itself if it is not corrected."""
+            """The result before its correction; the result itself if it is not corrected."""
 
-    # What ``latent_draws`` are draws of.
+    # The distribution that ``latent_draws`` draws from, in words.
     drawn_from: ClassVar[str] = "the Gaussian approximation q: independent draws, joint over data"
     # Whether ``gaussian`` is the Gaussian of linear response.
     has_response: ClassVar[bool] = False
@@ -123,10 +123,10 @@ class GaussianResult(GaussianPredictions, Result, ABC):
     @property
     @abstractmethod
     def nodes(self) -> GaussianNodes:
-        """What integrates over the latents of each datum."""
+        """The nodes that integrate over the latents of each datum."""
 
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Joint draws at the data, (draws, n, latents), and their whitened coordinates by group.
+        """Return joint draws at the data, (draws, n, latents), and their whitened coordinates by group.
 
         Raises ValueError if moments were corrected without a joint density.
         """
@@ -135,7 +135,7 @@ class GaussianResult(GaussianPredictions, Result, ABC):
 
     @abstractmethod
     def gaussian(self, share: float = 1.0) -> Posterior | CorrectedGaussian:
-        """The joint Gaussian at the rows of the posterior.
+        """Return the joint Gaussian at the rows of the posterior.
 
         A ``share`` of the data's precisions below 1 widens it. Raises ValueError if there is none.
         """
@@ -143,7 +143,7 @@ class GaussianResult(GaussianPredictions, Result, ABC):
     def draw_with_density(
         self, num_draws: int, seed: Seed = 0, share: float = 1.0
     ) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]:
-        """``draw_at_data`` of ``gaussian(share)``, and logs (draws,) of its density relative to the prior's."""
+        """Return draws at the data from ``gaussian(share)``, and their log densities (draws,) relative to the prior."""
         require_draws(num_draws, *self.mean.shape)
         gaussian = self.gaussian(share)
         f, coordinates = draw_latents(gaussian, num_draws, as_seed(seed))
@@ -154,7 +154,7 @@ class GaussianResult(GaussianPredictions, Result, ABC):
         """Raise ValueError for a correction without a joint covariance of the latents."""
 
     def latent_draws(self, num_draws: int, seed: int) -> LatentDraws:
-        """One chain of independent draws at the data; raises ValueError if a corrected variance is not positive."""
+        """Return one chain of independent draws at the data; ValueError if a corrected variance is not positive."""
         f, whitened, log_q = self.draw_with_density(num_draws, seed)
         return LatentDraws(f[None], self.drawn_from, tuple(v[None] for v in whitened), log_q[None])
 
@@ -179,7 +179,7 @@ class GaussianResult(GaussianPredictions, Result, ABC):
 
     @property
     def num_iterations(self) -> int:
-        """The number of iterations. Gaussian data need one, which starts and ends the trace."""
+        """The number of iterations; 1 for Gaussian data."""
         return max(1, len(self.elbo_trace) - 1)
 
     @property
@@ -188,7 +188,7 @@ class GaussianResult(GaussianPredictions, Result, ABC):
         return np.zeros((0, *self.mean.shape)) if self.uncertainty is None else self.uncertainty.shifts
 
     def shifts_at(self, X_new: ArrayLike) -> Float[np.ndarray, "k m l"]:
-        """The derivatives of the means at new inputs along the directions of the parameters' uncertainty."""
+        """Return the derivatives of the means at new inputs along the directions of the parameters' uncertainty."""
         inputs = self._inputs_at(X_new)
         if self.uncertainty is None:
             return np.zeros((0, len(inputs), self.model.num_latents))
@@ -205,7 +205,7 @@ class GaussianResult(GaussianPredictions, Result, ABC):
         return None if Phi is None else np.asarray(Phi)
 
     def predictor_moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances under q of the latents or predictors that the likelihood's factors read."""
+        """Return means and variances under q of the latents or predictors that the likelihood's factors read."""
         if self.mixing is None or not isinstance(self.nodes, PredictorNodes):
             return self.mean, self.variance
         across = np.einsum("ipl,ilq->ipq", self.mixing, self.nodes.half)
@@ -221,11 +221,11 @@ class GaussianResult(GaussianPredictions, Result, ABC):
 class Approximation(DataResult, GaussianResult):
     """A Gaussian approximation q(f) of the posterior: the prior times Gaussian factors of the data.
 
-    ``posterior`` holds q with its factorisation, at the rows of the data followed by rows of padding without sites, see
-    pgmodels.priors.base; ``mean`` and ``variance`` are its marginals at the data, (n, latents).
-    ``elbo_trace`` holds the ELBO at the start and after each iteration, ``objective`` what it is a sum of: the derived
-    bound of ``cavi``, or the expected log densities of ``gaussian_vi``; ``custom_objective`` is the object if that was
-    given as one.
+    ``posterior`` holds q with its factorisation. Its rows are the rows of the data, followed by padding rows without
+    sites (see pgmodels.priors.base). ``mean`` and ``variance`` are its marginals at the data, (n, latents).
+    ``elbo_trace`` holds the ELBO at the start and after each iteration. ``objective`` names the terms of the ELBO: the
+    derived bound of ``cavi``, or the expected log densities of ``gaussian_vi``. ``custom_objective`` is the objective
+    if it was given as an object.
     """
 
     has_density = True
@@ -236,18 +236,18 @@ class Approximation(DataResult, GaussianResult):
     elbo_trace: Float[np.ndarray, " iterations"]
     converged: bool
     tolerance: float
-    # None for engines that learn nothing. Any, so that a script need not check the result of ``pgm.fit`` for None.
+    # None for engines that learn nothing. The type is Any, so that scripts need not check ``pgm.fit`` for None.
     fit: FitReport | Any = None
     objective: str = "augmented"
     custom_objective: Objective | None = None
 
     @property
     def uncorrected(self) -> "Approximation":
-        """The result before a correction: itself."""
+        """The result itself, which has no correction."""
         return self
 
     def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "Approximation | CorrectedApproximation":
-        """The result with an uncertainty of its parameters, None to hold them."""
+        """Return the result with an uncertainty of its parameters; None holds the parameters."""
         if uncertainty is None:
             return self
         covariance = np.asarray(marginals_at_data(self.posterior)[1])[: len(self.y)]
@@ -270,15 +270,14 @@ class Approximation(DataResult, GaussianResult):
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class CorrectedApproximation(GaussianResult):
-    """An approximation with a correction: ``uncorrected``, and corrected moments.
+    """An approximation with corrected moments.
 
-    No ELBO stands behind them: that of ``elbo`` is the bound before the correction, and ``posterior`` is what was
-    corrected. ``mean`` and ``variance`` are the corrected moments at the data, (n, latents), ``seconds`` is the time of
-    inference and correction, and ``num_nonpositive`` counts the corrected variances at the data that came out
-    non-positive, beyond the reach of the correction; 0 where the prior's is 0 is right. ``uncertainty`` is that of
-    learned parameters, None if they are held at their values: variances and predictions include it, and
-    ``conditional`` is the result without it. ``draw_at_data``, ``gaussian`` and densities are at the learned values.
-    The model, the data and what describes the iterations are those of ``uncorrected``.
+    ``mean`` and ``variance`` are the corrected moments at the data, (n, latents). They have no ELBO: ``elbo`` and
+    ``posterior`` belong to ``uncorrected``, as do model, data and iterations. ``seconds`` is the time of inference and
+    correction. ``num_nonpositive`` counts the corrected variances at the data that are not positive, except zeros at a
+    prior variance of 0: the correction is invalid there. ``uncertainty`` is the uncertainty of learned parameters, None
+    if they are held at their values. Variances and predictions include it; ``conditional`` is the result without it.
+    ``draw_at_data``, ``gaussian`` and densities are at the learned values.
     """
 
     uncorrected: Approximation
@@ -288,9 +287,9 @@ class CorrectedApproximation(GaussianResult):
     num_nonpositive: int
     uncertainty: ParameterUncertainty | None = None
     is_corrected: ClassVar[bool] = True
-    # What reports of ``fit`` say of the correction.
+    # The description of the correction in reports of ``fit``.
     description: ClassVar[str]
-    # Relative error of variances to allow for where they are compared with the prior's: rounding and quadrature.
+    # Relative tolerance for comparisons with prior variances: rounding and quadrature errors.
     relative_error: ClassVar[float] = 1e-4
 
     def __post_init__(self) -> None:
@@ -302,7 +301,7 @@ class CorrectedApproximation(GaussianResult):
 
     @property
     def fit(self) -> FitReport | Any:
-        """How hyperparameters were learned; None if they were not."""
+        """The report of how hyperparameters were learned; None if they were not learned."""
         report = self.uncorrected.fit
         if report is None or not self.is_corrected:
             return report
@@ -347,13 +346,13 @@ class CorrectedApproximation(GaussianResult):
         return self.with_uncertainty(None)
 
     def with_uncertainty(self, uncertainty: ParameterUncertainty | None) -> "CorrectedApproximation":
-        """The result with another uncertainty of its parameters, None to hold them."""
+        """Return the result with another uncertainty of its parameters; None holds the parameters."""
         result = replace(self, uncertainty=uncertainty)
         change = np.sum(result.shifts**2, axis=0) - np.sum(self.shifts**2, axis=0)
         return replace(result, variance=self.variance + change)
 
     def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
-        """The tables, with intervals of learned parameters, by draws from their normal density."""
+        """Return the tables. Intervals of learned parameters are from draws of their normal density."""
         tables = super().estimates_of(functions)
         if self.uncertainty is None:
             return tables
@@ -432,7 +431,7 @@ class CorrectedApproximation(GaussianResult):
         return DrawNodes(moved, self.uncertainty.of_likelihood(self.model, scores))
 
     def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
-        """Draws f (draws, n, latents) at the data, replaced by uncorrected draws in rows whose response is skewed."""
+        """Return draws f (draws, n, latents) at the data, with uncorrected draws in rows whose response is skewed."""
         corrected, plain = self._conditional_marginals_at(self.X), self.uncorrected._marginals_at(self.X)
         covariates = self.likelihood.support(self.model.num_latents).covariate_columns(self.y)
         *_, rows = averaging(self.model, self.y, corrected, plain, covariates)
@@ -466,7 +465,7 @@ class PerturbativeApproximation(CorrectedApproximation):
 
     @property
     def _num_across(self) -> int:
-        # Those with the data.
+        # The covariances with the latents at the data.
         return max(super()._num_across, self.posterior.prior.num_rows)
 
     def _moments_at(self, inputs: Array) -> RowMoments:
@@ -486,8 +485,8 @@ class PerturbativeApproximation(CorrectedApproximation):
 class ResponseApproximation(CorrectedApproximation):
     """A correction by linear response: covariances from the derivative of q's means (math: section 5b).
 
-    ``covariance`` (n, latents, latents) is the covariance of each datum's latents. ``is_positive`` says whether the
-    response is a covariance, as it must be to be valid.
+    ``covariance`` (n, latents, latents) is the covariance of each datum's latents. ``is_positive`` is True if the
+    response is a covariance; otherwise the correction is not valid.
     """
 
     description: ClassVar[str] = "by linear response"
@@ -515,7 +514,7 @@ class ResponseApproximation(CorrectedApproximation):
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class LearnedApproximation(ResponseApproximation):
-    """The q(f) of ``fit`` given the learned parameters, not corrected, with the uncertainty of these."""
+    """The uncorrected q(f) of ``fit`` given the learned parameters, with the uncertainty of the parameters."""
 
     is_corrected: ClassVar[bool] = False
     is_positive: bool = True
@@ -523,7 +522,7 @@ class LearnedApproximation(ResponseApproximation):
 
     @property
     def method(self) -> str:
-        """The engine: no correction."""
+        """The name of the engine, since there is no correction."""
         return "fit"
 
     @property
@@ -539,9 +538,9 @@ class JointResponse(ResponseApproximation):
     """Linear response by coordinates, with a joint Gaussian.
 
     ``response`` (D, D) is added to the covariance of the whitened coordinates of ``posterior``, concatenated over
-    latents, and ``shift`` (D,) to their mean: the shift of the expansion to second order (section 5) for a result of
-    the augmented bound with one predictor per datum, and zero otherwise. ``residual`` is the relative residual of the
-    equations if they are solved by conjugate gradients.
+    latents. ``shift`` (D,) is added to their mean. For the augmented bound with one predictor per datum it is the
+    shift of the expansion to second order (section 5); otherwise it is zero. ``residual`` is the relative residual of
+    the equations if they are solved by conjugate gradients.
     """
 
     drawn_from: ClassVar[str] = "the corrected Gaussian, joint over data and latents"
@@ -554,12 +553,12 @@ class JointResponse(ResponseApproximation):
     def require_covariance(self) -> None:
         if not self.is_positive:
             raise ValueError(
-                "the covariance by linear response is not positive definite, so that there is nothing to draw from. "
-                "Take the uncorrected result, or gibbs."
+                "the covariance by linear response is not positive definite, so the result has no distribution to draw "
+                "from: draw from the uncorrected result, or with gibbs."
             )
 
     def gaussian(self, share: float = 1.0) -> CorrectedGaussian:
-        """The corrected Gaussian at the rows of the posterior; q if the response is not a covariance.
+        """Return the corrected Gaussian at the rows of the posterior; q if the response is not a covariance.
 
         A ``share`` of the data's precisions below 1 widens it.
         """
@@ -567,7 +566,7 @@ class JointResponse(ResponseApproximation):
         return _moved(self.posterior, shift, response, share)
 
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Joint draws at the data, as of q. Raises ValueError if the response is not a covariance."""
+        """Return joint draws at the data. Raise ValueError if the response is not a covariance."""
         self.require_covariance()
         return super().draw_at_data(num_draws, seed)
 
@@ -592,7 +591,7 @@ class LinearResponse(JointResponse):
         return self.is_positive
 
 
-# Any share, in one program.
+# The share is an argument, so that all shares use one program.
 _moved, _response_at = compiled(move), compiled(joint_covariance)
 
 
@@ -618,12 +617,12 @@ def _log_density_ratio(
 ) -> Float[Array, " draws"]:
     if isinstance(gaussian, CorrectedGaussian):
         return gaussian.log_density_ratio(coordinates)
-    # Sites act on the part of f in the coordinates; the rest has its prior distribution.
+    # Sites act on the part of f in the coordinates; the residual keeps its prior distribution.
     projected = f if gaussian.prior.residual_variances() is None else gaussian.prior.latents(coordinates)
     return gaussian.log_factor(projected) - gaussian.log_normalizer()
 
 
 @compiled
 def marginals_at_data(posterior: Posterior) -> Marginals:
-    """The means and covariances of each datum's latents, and of padding rows."""
+    """Return the means and covariances of each datum's latents, and of padding rows."""
     return posterior.marginals()

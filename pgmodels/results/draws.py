@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 class PriorPredictive(DoublePrecision, Picklable):
     """Joint draws of hyperparameters, latents and observations from the prior, at inputs X (n, d).
 
-    ``latents`` (draws, n, latents) are joint over rows and latents; ``observations`` (draws, n) are the first column
-    of y given ``covariates`` (n, columns - 1), which is None if y has one column; ``hyperparameters`` holds draws of
-    those with a prior, by name, (draws, ...).
+    ``latents`` (draws, n, latents) are joint over rows and latents. ``observations`` (draws, n) are the first column
+    of y given ``covariates`` (n, columns - 1), which is None if y has one column. ``hyperparameters`` holds draws of
+    the hyperparameters with a prior, by name, (draws, ...).
     """
 
     model: Model
@@ -46,13 +46,13 @@ class PriorPredictive(DoublePrecision, Picklable):
     hyperparameters: dict[str, np.ndarray]
 
     def to_arviz(self) -> "DataTree":
-        """An xarray.DataTree for ArviZ, with the groups prior and prior_predictive."""
+        """Return an xarray.DataTree for ArviZ, with the groups prior and prior_predictive."""
         from pgmodels.interop.arviz import prior_to_arviz
 
         return prior_to_arviz(self)
 
     def shares_below(self, y: ArrayLike) -> dict[str, float]:
-        """Where data lie among the prior draws: a prior predictive check.
+        """Compare data with the draws from the prior: a prior predictive check.
 
         Parameters
         ----------
@@ -62,7 +62,7 @@ class PriorPredictive(DoublePrecision, Picklable):
         Returns
         -------
         dict
-            The shares of draws whose "mean", and whose "standard deviation", is below that of y; ties count half.
+            The share of draws with a lower "mean" than y, and with a lower "standard deviation"; ties count half.
 
         Raises
         ------
@@ -71,7 +71,7 @@ class PriorPredictive(DoublePrecision, Picklable):
         """
         values = np.asarray(y, dtype=np.float64)
         if values.shape != self.observations.shape[1:]:
-            raise ValueError(f"y must have shape {self.observations.shape[1:]}, as at X; got {values.shape}.")
+            raise ValueError(f"y must have shape {self.observations.shape[1:]}, one per row of X; got {values.shape}.")
         shares = {}
         for name, figure in (("mean", np.mean), ("standard deviation", np.std)):
             drawn, observed = figure(self.observations, axis=1), figure(values)
@@ -91,9 +91,9 @@ class Draws(DataResult):
     ``log_likelihood_trace`` is log p(y | f), (chains, draws). ``hyperparameters`` holds the draws of sampled
     hyperparameters by name, (chains, draws, ...); ``model`` then has their posterior medians. ``statistics`` are the
     sampler's statistics by ArviZ's names, (chains, draws). ``stored_latents`` is None if ``latents`` are computed
-    from ``whitened`` and one prior. If only some latents were stored, ``whitened`` is None, ``rows`` are their rows of
-    X, and ``moments`` holds running means and variances of all, (n, latents) each. ``tuning`` are the settings chosen
-    in warm-up, and ``run`` is the state that ``extend`` continues from.
+    from ``whitened`` and one prior. If only some latents were stored, ``whitened`` is None and ``rows`` are their rows
+    of X. ``moments`` then holds running means and variances of all latents, (n, latents) each. ``tuning`` are the
+    settings chosen in warm-up, and ``run`` is the state that ``extend`` continues from.
     """
 
     prior: PriorCollection
@@ -133,7 +133,7 @@ class Draws(DataResult):
 
     @property
     def flat_likelihood_values(self) -> dict[str, np.ndarray]:
-        """``likelihood_values`` of all chains, (chains * draws, 1, entries), to broadcast with their latents."""
+        """The ``likelihood_values`` of all chains, (chains * draws, 1, entries), to broadcast against latents."""
         return {name: v.reshape(-1, 1, v.shape[-1]) for name, v in self.likelihood_values.items()}
 
     @property
@@ -160,13 +160,13 @@ class Draws(DataResult):
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         if self.moments is not None:
             return self.moments
-        # Of equal draws (prior variance 0) moments are exact, where averages would have rounding errors.
+        # If all draws are equal (prior variance 0), their moments are exact; averages would have rounding errors.
         varies = np.ptp(self.latents, axis=(0, 1)) > 0.0
         mean = np.where(varies, self.latents.mean(axis=(0, 1)), self.latents[0, 0])
         return mean, np.where(varies, self.latents.var(axis=(0, 1)), 0.0)
 
     def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
-        """The tables; hyperparameters without a prior keep their values."""
+        """Return the tables; hyperparameters without a prior keep their values."""
         drawn = {name: functions.get(name, np.asarray)(values) for name, values in self.hyperparameters.items()}
         return super().estimates_of(functions) | {name: of_chains(values) for name, values in drawn.items()}
 
@@ -176,7 +176,7 @@ class Draws(DataResult):
         return of_chains(self.latents).set_axis(places)
 
     def extend(self, num_samples: int, progress: bool | None = None) -> "Draws":
-        """These draws and ``num_samples`` more of each chain, the same as one longer run would give.
+        """Return a result with ``num_samples`` more draws of each chain, equal to one longer run.
 
         This result is not changed. Raises ValueError for draws that gibbs did not make.
         """
@@ -225,10 +225,10 @@ class Draws(DataResult):
         return np.asarray(_draw_each(bare(self.model), leaf_indices, *arguments))
 
     def draw_marginals(self, X_new: ArrayLike, seed: Seed = 0, common_noise: bool = False) -> np.ndarray:
-        """One draw of the latents at X_new (m, d) for each draw, (chains * draws, m, latents), independent across rows.
+        """Return draws at X_new (m, d), one for each draw of the result, (chains * draws, m, latents).
 
-        ``common_noise`` uses one standard normal for all points of a draw, so that averages and quantiles over draws
-        are smooth in X_new.
+        Rows are independent. ``common_noise`` uses one standard normal for all points of a draw, so that averages and
+        quantiles over draws are smooth in X_new.
         """
         rng = as_generator(seed)
         latents = []
@@ -238,7 +238,7 @@ class Draws(DataResult):
         return np.concatenate(latents, axis=-1)
 
     def predict(self, X_new: ArrayLike, covariates: ArrayLike | None = None, seed: Seed = 0) -> Predictive:
-        """The predictive distribution of y at new inputs, averaged over the draws.
+        """Return the predictive distribution of y at new inputs, averaged over the draws.
 
         Parameters
         ----------
@@ -252,8 +252,8 @@ class Draws(DataResult):
         Returns
         -------
         Predictive
-            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
-            depend on covariates that are missing.
+            Means, variances, probabilities, densities and draws, computed on request. ValueError is raised by each that
+            depends on missing covariates.
         """
         nodes = DrawNodes(self.draw_marginals(X_new, seed), self.flat_likelihood_values)
         return Predictive(self.likelihood, nodes, covariates, self.labels)
@@ -287,7 +287,7 @@ _draw_given = compiled(draw_given)
 
 
 def _fixed_groups(model: Model, prior: PriorCollection) -> Groups:
-    """The groups of a prior that are the same for all draws except for their means; None for the others."""
+    """Return the groups of a prior that differ between draws at most in their means; None for each other group."""
     pairs = zip(prior.groups, have_fixed_kernels(model), strict=True)
     return tuple(group if is_fixed else None for group, is_fixed in pairs)
 
@@ -341,7 +341,7 @@ def _colour(prior: PriorCollection, whitened: tuple[np.ndarray, ...]) -> np.ndar
 
 
 def _pad_draws(draws: np.ndarray, rank: int) -> np.ndarray:
-    """Draws (draws, coordinates, latents), padded with zeros to a power of two, so that few programs are compiled."""
+    """Return draws (draws, coordinates, latents) padded with zeros to a power of two, so that few programs compile."""
     return pad_zeros(_pad_rank(draws, rank), power_of_two(len(draws)))
 
 

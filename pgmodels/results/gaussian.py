@@ -41,20 +41,20 @@ from pgmodels.runtime.seeds import Seed, as_generator, as_seed
 
 
 class CorrectionWarning(PgmodelsWarning):
-    """Variances need a correction, or a corrected variance is negative or larger than possible."""
+    """A warning: variances need a correction, or a corrected variance is negative or larger than possible."""
 
 
-# Means (m, latents) of each row, with variances (m, latents) or covariances (m, latents, latents).
+# The means (m, latents) of each row, and their variances (m, latents) or covariances (m, latents, latents).
 RowMoments: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 def second_order_moments(
     mean: np.ndarray, spread: np.ndarray, cross: np.ndarray, shift: np.ndarray, curvature: np.ndarray
 ) -> RowMoments:
-    """Moments of each row's latents corrected to second order (math: section 5).
+    """Return moments of each row's latents corrected to second order (math: section 5).
 
-    ``cross`` is Cov_q(f_*, f) (latents, m, n) or, of coupled latents, Cov_q(f_*, z) (latents, m, n, P) with the
-    predictors z of the data; ``shift`` and ``curvature`` are E[∂Q/∂z] and E[∂²Q/∂z²] at the data.
+    ``cross`` is Cov_q(f_*, f) (latents, m, n). For coupled latents it is Cov_q(f_*, z) (latents, m, n, P) with the
+    predictors z of the data. ``shift`` and ``curvature`` are E[∂Q/∂z] and E[∂²Q/∂z²] at the data.
     """
     if cross.ndim == 3:
         moved = 0.5 * np.einsum("lmn,nl->ml", cross, shift)
@@ -72,10 +72,10 @@ def _coupled_terms(cross: np.ndarray, shift: np.ndarray, curvature: np.ndarray) 
 def added_moments(
     factors: Sequence[Array], shift: Float[Array, " D"], response: Float[Array, "D D"]
 ) -> tuple[Float[Array, "m L"], Float[Array, "m L L"]]:
-    """The terms that linear response adds to the mean (m, L) and the covariance (m, L, L) of each row's latents.
+    """Return the terms that linear response adds to the mean (m, L) and the covariance (m, L, L) of each row's latents.
 
-    ``factors`` are the A (rank, m) of each latent, f = mean + A^T v; ``shift`` (D,) and ``response`` (D, D) are added
-    to the mean and the covariance of all v, concatenated.
+    ``factors`` are the A (rank, m) of each latent, f = mean + A^T v. ``shift`` (D,) and ``response`` (D, D) are added
+    to the mean and the covariance of the concatenated v.
     """
     ends = np.cumsum([len(A) for A in factors])[:-1]
     means = [A.T @ block for A, block in zip(factors, jnp.split(shift, ends), strict=True)]
@@ -87,7 +87,7 @@ def added_moments(
 def joint_covariance(
     posterior: Posterior, X_new: Float[Array, "m d"], response: Float[Array, "D D"]
 ) -> Float[Array, "L m L m"]:
-    """The covariance of the latents at new inputs by linear response, (L, m, L, m)."""
+    """Return the covariance of the latents at new inputs by linear response, (L, m, L, m)."""
     V, factors = posterior.covariance_at(X_new), factors_at(posterior.prior, X_new)
     if not posterior.is_coupled:
         block, (size, rows, _) = jnp.arange(len(V)), V.shape
@@ -98,31 +98,31 @@ def joint_covariance(
 
 
 def _blocks(factors: Sequence[Array], response: Float[Array, "D D"]) -> list[tuple[Array, list[Array]]]:
-    """The factor of each latent, and the blocks of a matrix between its coordinates and those of each latent."""
+    """Return the factor of each latent, and the blocks of a matrix between its coordinates and each latent's."""
     ends = np.cumsum([len(A) for A in factors])[:-1]
     return [(A, jnp.split(row, ends, axis=1)) for A, row in zip(factors, jnp.split(response, ends), strict=True)]
 
 
 def mixing(model: Model, y: np.ndarray | Array) -> Float[Array, "n P L"] | None:
-    """Φ at the data, None if no factor combines latents."""
+    """Return Φ at the data; None if no factor combines latents."""
     predictors = model.predictors
     return None if predictors is None else predictors.matrix(as_array(y), model.parameters)
 
 
 def is_invalid(variance: np.ndarray) -> np.ndarray:
-    """Whether corrected variances are invalid, negative or NaN. 0 is valid: the prior variance is then 0 too."""
+    """Return whether corrected variances are invalid: negative or NaN. 0 is valid if the prior variance is 0."""
     return ~(variance >= 0)
 
 
 def warn_invalid(variance: np.ndarray, where: str) -> int:
-    """Warn of corrected variances that are not positive, nor 0 as the prior's; returns their number."""
+    """Warn of invalid corrected variances, and return their number; see ``is_invalid``."""
     bad = is_invalid(variance)
     count = int(np.sum(bad))
     if count:
         row = int(np.argwhere(bad)[0][0])
         warn(
-            f"{count} of {variance.size} corrected variances at {where} are not positive (first in row {row}, "
-            f"{variance.min():.3g} at least): the correction is too large there to be reliable.",
+            f"{count} of {variance.size} corrected variances at {where} are not positive (first in row {row}, the "
+            f"lowest {variance.min():.3g}): the correction is not reliable there.",
             CorrectionWarning,
         )
     return count
@@ -135,18 +135,18 @@ def require_variances(spread: np.ndarray) -> None:
     if count:
         row = int(np.argwhere(is_invalid(variances))[0][0])
         raise ValueError(
-            f"the corrected variance is {variances[row].min():.3g} in row {row} of X_new ({count} in all): the "
+            f"the corrected variance is {variances[row].min():.3g} in row {row} of X_new ({count} such rows): the "
             "correction is not valid there. Predict with the uncorrected result or with draws."
         )
 
 
 def diagonals(spread: np.ndarray) -> np.ndarray:
-    """The variances (m, latents) of each row's latents, of which covariances may be known."""
+    """Return the variances (m, latents) of each row's latents from their variances or covariances."""
     return spread if spread.ndim == 2 else np.diagonal(spread, axis1=1, axis2=2)
 
 
 def as_covariances(spread: np.ndarray) -> np.ndarray:
-    """The covariances (m, latents, latents) of each row's latents, of which only variances may be known."""
+    """Return the covariances (m, latents, latents) of each row's latents from their variances or covariances."""
     return spread if spread.ndim == 3 else spread[:, :, None] * np.eye(spread.shape[1])
 
 
@@ -155,15 +155,15 @@ def as_covariances(spread: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class ParameterUncertainty:
-    """Learned parameters t ~ N(vector, C), unconstrained, and how the latents' means move with them.
+    """Learned parameters t ~ N(vector, C), unconstrained, and the derivatives of the latents' means in them.
 
     ``root`` (parameters, directions) has root root^T = C; parameters without an interval have rows of zeros. Parameters
-    of the likelihood depend on the first of the standard normal directions alone. Of q at the data, ``pull`` (n, L) is
-    K^-1 (m - mean), and ``pulls`` (directions, n, L) its derivative along the directions; ``shifts`` (directions, n, L)
-    is the derivative of the means m at the data, and ``coefficients`` (directions, features, L) of the means of
-    coefficients whose prior variances are known, None without any.
+    of the likelihood depend only on the first of the standard normal directions. For q at the data, ``pull`` (n, L) is
+    K^-1 (m - mean). Three fields are derivatives along the directions: ``pulls`` (directions, n, L) of the pull, and
+    ``shifts`` (directions, n, L) of the means m. ``coefficients`` (directions, features, L) is the derivative of the
+    means of coefficients with known prior variances; None without such coefficients.
 
-    Given t, the latents have the mean m + J (t - vector), and the covariance V at the learned values: their covariance
+    Given t, the latents have the mean m + J (t - vector), and the covariance V at the learned values. Their covariance
     is V + J C J^T (the generalised delta method: Kass and Steffey 1989; math: section 5b).
     """
 
@@ -176,19 +176,19 @@ class ParameterUncertainty:
 
     @double_precision
     def values(self, model: Model, scores: Float[np.ndarray, "s k"]) -> dict[str, np.ndarray]:
-        """The parameters by name, (s, ...), at standard normal scores."""
+        """Return the parameters by name, (s, ...), at standard normal scores."""
         learned = trainable(model)
         values = constrained(learned, as_array(self.vector + scores @ self.root.T))
         return {name: np.asarray(value) for name, value in zip(learned.names, values, strict=True)}
 
     def of_likelihood(self, model: Model, scores: Float[np.ndarray, "s k"]) -> dict[str, np.ndarray]:
-        """The likelihood's parameters by their names in the formula, (s, 1, entries), at standard normal scores."""
+        """Return the likelihood's parameters by name in the formula, (s, 1, entries), at standard normal scores."""
         values, names = self.values(model, scores), trainable(model).of_likelihood
         return {name: values[path].reshape(len(scores), 1, -1) for name, path in names.items()}
 
     def nodes(self, model: Model) -> dict[str, np.ndarray]:
-        """Equally likely values of each parameter that has an interval, (nodes, ...), by name."""
-        # Enough nodes for moments and quantiles without a closed form; those of one direction have unequal weights.
+        """Return equally likely values of each parameter that has an interval, (nodes, ...), by name."""
+        # Enough nodes for moments and quantiles without a closed form. One direction alone has unequal weights.
         scores, _ = normal_nodes(max(2, self.root.shape[1]), 4096)
         learned, known = trainable(model), self.root.any(axis=1)
         sizes = [int(np.prod(shape)) for shape in learned.free_shapes]
@@ -197,17 +197,17 @@ class ParameterUncertainty:
         return {name: values[name] for name, known in zip(learned.names, has_interval, strict=True) if known}
 
     def scores(self, num_draws: int, seed: Seed) -> Float[np.ndarray, "s k"]:
-        """Standard normal draws of the directions, independent of other draws with the seed."""
-        # The second number makes a stream of its own.
+        """Return standard normal draws of the directions, independent of other draws with the seed."""
+        # The second number separates this stream from all others with the seed.
         return np.random.default_rng([as_seed(seed), 64]).standard_normal((num_draws, self.root.shape[1]))
 
     def count_of_likelihood(self, model: Model) -> int:
-        """The number of directions that the likelihood's parameters depend on."""
+        """Return the number of directions that the likelihood's parameters depend on."""
         return int(np.max(np.flatnonzero(self.root[trainable(model).gps < 0].any(axis=0)), initial=-1)) + 1
 
 
 def with_shifts(spread: np.ndarray, shifts: Float[np.ndarray, "k m l"]) -> np.ndarray:
-    """Variances (m, 1), or covariances (m, l, l), plus those of the directions; of several latents covariances."""
+    """Return variances (m, 1), or covariances (m, l, l) of several latents, plus the covariance of the shifts."""
     if not len(shifts):
         return spread
     if shifts.shape[2] == 1 and spread.ndim == 2:
@@ -216,7 +216,7 @@ def with_shifts(spread: np.ndarray, shifts: Float[np.ndarray, "k m l"]) -> np.nd
 
 
 def cubature(size: int) -> tuple[Float[np.ndarray, "s k"], Float[np.ndarray, " s"]]:
-    """Nodes and weights of a standard normal: exact for polynomials of degree 5 in one dimension, 3 in several."""
+    """Return nodes and weights of a standard normal, exact to degree 5 in one dimension and to degree 3 in several."""
     if size == 1:
         return np.sqrt(3.0) * np.array([[-1.0], [0.0], [1.0]]), np.array([1.0, 4.0, 1.0]) / 6.0
     ends = np.sqrt(size) * np.eye(size)
@@ -227,12 +227,12 @@ def cubature(size: int) -> tuple[Float[np.ndarray, "s k"], Float[np.ndarray, " s
 def shifts_at(
     uncertainty: ParameterUncertainty, model: Model, X: np.ndarray, prior: PriorCollection, X_new: Array
 ) -> Float[np.ndarray, "k m l"]:
-    """The derivatives of the means at new inputs along the directions of a result's parameters.
+    """Return the derivatives of the means at new inputs along the directions of a result's parameters.
 
-    The mean is the prior's plus K(X_new, X) times the pull, for every form of the prior, or plus the features times the
-    coefficients.
+    The mean is the prior mean plus K(X_new, X) times the pull, for each form of the prior. If coefficients are known,
+    it is the prior mean plus the features times the coefficients.
     """
-    # Of central differences, in standard deviations: the mean is smooth, and exact to rounding.
+    # The step of central differences, in standard deviations: the mean is smooth, and exact to rounding.
     step = 1e-2
     inputs, signs = model.inputs(X, padded=True), (step, -step)
     points = tuple(_points(gp, group) for gp, group in zip(model.gps, prior.spans().groups, strict=True))
@@ -244,7 +244,7 @@ def shifts_at(
         moved = np.concatenate([sign * uncertainty.coefficients for sign in signs])
         for index in np.flatnonzero(have_known_coefficients(model, inputs)):
             part = prior.slices()[index]
-            # In place of the pull: at a wide prior its product with the covariance is rounding error.
+            # Used instead of the pull, whose product with the covariance is rounding error if the prior is wide.
             pulls[:, :, part], coefficients[index] = 0.0, as_array(moved[:, :, part])
     padded = np.moveaxis(pad_zeros(np.moveaxis(pulls, 1, 0), size), 0, 1)
     steps = as_array(vectors), as_array(padded), coefficients
@@ -283,7 +283,7 @@ def _means(
 
 @partial(compiled, optimise=False)
 def constrained(learned: ParameterVector, vectors: Float[Array, "s p"]) -> list[Array]:
-    """The constrained values of each parameter, (s, ...), from unconstrained vectors."""
+    """Return the constrained values of each parameter, (s, ...), from unconstrained vectors."""
     return jax.vmap(learned.constrain)(vectors)
 
 
@@ -299,19 +299,19 @@ class NormalDensity:
 
     @property
     def skewness(self) -> np.ndarray:
-        """Third central moments in units of the standard deviation: 0."""
+        """The third central moments in units of the standard deviation: 0."""
         return np.zeros_like(self.mean)
 
     def pdf(self, values: np.ndarray) -> np.ndarray:
-        """The densities at values (k, ...), broadcast against the densities."""
+        """Return the densities at values (k, ...), broadcast against the densities."""
         return np.exp(-0.5 * ((values - self.mean) / self.deviation) ** 2) / (np.sqrt(2.0 * np.pi) * self.deviation)
 
     def quantiles(self, levels: ArrayLike) -> np.ndarray:
-        """Quantiles (levels, ...) at levels between 0 and 1."""
+        """Return quantiles (levels, ...) at levels between 0 and 1."""
         return self.mean + self.deviation * scipy.special.ndtri(check_levels(levels)).reshape(-1, *[1] * self.mean.ndim)
 
     def wasserstein(self, sorted_draws: np.ndarray) -> np.ndarray:
-        """Exact Wasserstein-1 distances (...) from sorted draws (draws, ...).
+        """Return exact Wasserstein-1 distances (...) from sorted draws (draws, ...).
 
         The integral of |x_(i) - mean - deviation Phi^-1(u)| over u in ((i - 1) / S, i / S), summed over the S draws.
         """
@@ -335,7 +335,7 @@ class GaussianPredictions(BaseResult):
         posterior: Posterior
 
     def _inputs_at(self, X_new: ArrayLike, jointly: bool = False) -> np.ndarray:
-        """Checked new inputs, standardised if the model's are."""
+        """Return checked new inputs, standardised if the model's inputs are."""
         inputs = self.check_inputs(X_new)
         check_covariances(self.posterior.prior, inputs, jointly=jointly)
         return inputs
@@ -351,9 +351,9 @@ class GaussianPredictions(BaseResult):
 
     @double_precision
     def _marginals_at(self, X_new: ArrayLike) -> RowMoments:
-        """Means (m, latents) at X_new, with variances or, for coupled latents, covariances of each row."""
+        """Return the means (m, latents) at X_new, and each row's variances or, for coupled latents, covariances."""
         inputs, width = self._inputs_at(X_new), self._num_across * self.model.num_latents
-        # In chunks that fit into memory, the last one padded.
+        # Rows are processed in chunks that fit into memory; the last chunk is padded.
         chunks = equal_chunks(np.arange(len(inputs)), min(padded_size(len(inputs)), chunk_length(width)))
         moments = zip(*(self._moments_at(as_array(inputs[rows])) for rows in chunks), strict=True)
         mean, variance = (np.concatenate(both)[: len(inputs)] for both in moments)
@@ -385,7 +385,7 @@ class GaussianPredictions(BaseResult):
             inputs, keys = self._inputs_at(X_new, jointly=True), jax.random.split(jax.random.key(seed), num_draws)
             padded = as_array(pad_rows(inputs, padded_size(len(inputs))))
             return np.asarray(_drawn_at(self.posterior, padded, keys))[:, : len(inputs)]
-        # Three copies of the covariance of each latent, or five of all together.
+        # Memory: three copies of the covariance of each latent, or five copies of the covariance of all latents.
         entries = 3.0 * size * count**2 if not self.posterior.is_coupled else 5.0 * (size * count) ** 2
         require_draws(num_draws, count, size, 8.0 * entries)
         mean, _ = self._marginals_at(X_new)
@@ -404,14 +404,14 @@ class GaussianPredictions(BaseResult):
 
 @double_precision
 def nodes_at(model: Model, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None) -> GaussianNodes:
-    """Quadrature nodes over the latents of each row, from variances (m, latents) or covariances."""
+    """Return quadrature nodes over the latents of each row, from variances (m, latents) or covariances."""
     if variance.ndim == 2:
         return IndependentNodes(mean, variance)
     return PredictorNodes(mean, variance, mixing_at(model, len(mean), covariates))
 
 
 def mixing_at(model: Model, num_rows: int, covariates: np.ndarray | None) -> np.ndarray | None:
-    """The Φ of predictors at new inputs (m, P, L); None if there are none, or they read columns that are not known."""
+    """Return the Φ of predictors at new inputs (m, P, L); None without predictors or without their covariates."""
     predictors, support = model.predictors, model.likelihood.support(model.num_latents)
     if predictors is None:
         return None
@@ -443,13 +443,13 @@ def _covariance_at(posterior: Posterior, X_new: Array) -> Array:
 
 
 def mixed_moments(weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance (...) of mixtures of components with these means and variances, (components, ...)."""
+    """Return the mean and the variance (...) of mixtures of components with these moments, (components, ...)."""
     mean = np.tensordot(weights, means, axes=1)
     return mean, np.tensordot(weights, variances + (means - mean) ** 2, axes=1)
 
 
 def mixed_quantiles(levels: ArrayLike, weights: np.ndarray, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
-    """Quantiles (levels, ...) of mixtures of normal distributions, (components, ...), by bisection."""
+    """Return quantiles (levels, ...) of mixtures of normal distributions, (components, ...), by bisection."""
     probabilities, scales = check_levels(levels), np.sqrt(variances)
     reach = 10.0 * scales
     shape = (len(probabilities), *means.shape[1:])
@@ -496,7 +496,7 @@ class MixedPredictive(Predictive):
         return self._mix([part.probabilities_of(values) for part in self.components])
 
     def draw(self, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """See Predictive: draws of each component in proportion to its weight, in a random order."""
+        """Return draws of the components in proportion to their weights, in random order; see Predictive."""
         check_whole_number(num_draws, "num_draws", 1)
         rng = as_generator(seed)
         counts = rng.multinomial(num_draws, self.weights)
@@ -508,16 +508,16 @@ class MixedPredictive(Predictive):
         return np.tensordot(self.weights, np.stack(values), axes=1)
 
 
-# Choice, by row, of the corrected or the uncorrected Gaussian to average the response of y over.
+# For each row, the response of y is averaged over the corrected or over the uncorrected Gaussian.
 
-# A response is skewed if the other Gaussian moves its average by more than a tenth of the standard deviation of y given
-# the latents, and by more than a fifth of the average itself. Measured with one latent, one or eight data, prior
-# variances .25 to 100 and means -3 to 1.5, at the data and beside them, against quadrature. Errors of log E y (1 at
-# most), uncorrected, corrected, and by this rule: Poisson .015, .101, .027; negative binomial .082, .107, .081, by cavi
-# .127, .136, .110; exponential times, whose mean is in the heavy tail, .179, .139, .151. Nats of a label's
-# probabilities, in thousandths: Bernoulli .1, 2.3, .2, by cavi 1.2, 6.6, 1.5; probit .6, 6.2, .5, by cavi 9.9, 38, 12.
-# The first condition excludes rare events, where a fifth of a probability is not visible in y (breast-cancer by cavi:
-# 43 of 300 rows, where the corrected probabilities are thirty times more accurate), the second large counts.
+# A response is skewed if both conditions hold: the two averages differ by more than 0.1 standard deviations of y given
+# the latents, and by more than 20 % of the average. Errors against quadrature (uncorrected, corrected, this rule), with
+# one latent, one or eight data, prior variances 0.25 to 100 and means -3 to 1.5, at the data and next to them:
+# log E y (at most 1): Poisson 0.015, 0.101, 0.027; negative binomial 0.082, 0.107, 0.081, by cavi 0.127, 0.136, 0.110;
+# exponential times (mean in the heavy tail) 0.179, 0.139, 0.151. Label probabilities in 0.001 nats: Bernoulli 0.1, 2.3,
+# 0.2, by cavi 1.2, 6.6, 1.5; probit 0.6, 6.2, 0.5, by cavi 9.9, 38, 12. The first condition excludes rare events: 20 %
+# of a small probability is not visible in y (breast-cancer by cavi: in 43 of 300 rows the corrected probabilities are
+# thirty times more accurate). The second condition excludes large counts.
 _VISIBLE, _SKEWED = 0.1, 0.2
 
 
@@ -525,10 +525,10 @@ _VISIBLE, _SKEWED = 0.1, 0.2
 def averaging(
     model: Model, y: np.ndarray, corrected: RowMoments, plain: RowMoments, covariates: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The moments of each row's latents for predicting y, and the rows (m,) with uncorrected ones.
+    """Return the moments of each row's latents for predicting y, and the rows (m,) with uncorrected ones.
 
     Moments are means (m, latents) with variances (m, latents) or covariances, after and before a correction. The
-    response is E[y | f], or the probability of each value of y; if neither is known, nothing is replaced. Without
+    response is E[y | f], or the probability of each value of y. If neither is known, no row is replaced. Without
     ``covariates`` (m, columns), the covariates of the first observation of ``y`` are used.
     """
     (mean, spread), (centre, other) = corrected, plain
@@ -538,7 +538,7 @@ def averaging(
         covariates = np.repeat(columns[:1], len(mean), axis=0)
     with suppress_warnings(PredictionWarning), suppress_warnings(SamplingWarning):
         try:
-            # About one mean: a shift by the correction is not skewness.
+            # Both Gaussians have one mean here, because a shift by the correction is not skewness.
             after, _ = _responses(model, mean, spread, covariates)
             before, _ = _responses(model, mean, other, covariates)
             _, noise = _responses(model, mean, np.zeros_like(other), covariates, at_mean=True)
@@ -546,7 +546,7 @@ def averaging(
             # Formulas with unknown constants or support have no average response.
             return mean, spread, np.zeros(len(mean), dtype=bool)
     with np.errstate(invalid="ignore"):
-        # Averages and variances that are not finite are not compared.
+        # Only finite averages and variances are compared.
         least = _VISIBLE * np.sqrt(np.maximum(noise, 0.0))
         moved = np.abs(after - before) > np.maximum(least, _SKEWED * np.abs(before))
     rows = (moved & np.isfinite(before)).any(axis=1)
@@ -557,7 +557,7 @@ def averaging(
 def _responses(
     model: Model, mean: np.ndarray, variance: np.ndarray, covariates: np.ndarray | None, at_mean: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Averages of the responses (m, responses) over Gaussians, and the conditional variances of y."""
+    """Return averages of the responses (m, responses) over Gaussians, and the conditional variances of y."""
     nodes = nodes_at(model, mean, variance, covariates)
     # Just accurate enough to compare two averages.
     count = 16 if nodes.num_directions == 1 else 256
@@ -575,8 +575,7 @@ def warn_skewed(rows: np.ndarray, where: str) -> None:
     if count:
         warn(
             f"in {count} of {len(rows)} rows of {where} (first in row {int(np.argmax(rows))}) y is predicted with the "
-            "uncorrected Gaussian of the latents: the wider one would move the mean of y, or the probability of a "
-            f"label, by more than {_SKEWED:.0%}, by a tail that a skewed posterior does not have. predict_latent gives "
-            "the corrected moments; predictions from gibbs or nuts are exact.",
+            "uncorrected Gaussian: the corrected one would change the mean of y or a label's probability by more than "
+            f"{_SKEWED:.0%}, by a tail that a skewed posterior lacks. For exact predictions, use gibbs or nuts.",
             PredictionWarning,
         )

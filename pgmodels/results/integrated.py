@@ -48,14 +48,14 @@ class IntegratedApproximation(DataResult):
     """The posterior as a mixture of Gaussians, corrected by linear response, over points of the hyperparameters.
 
     ``vectors`` (K, d) are the points, unconstrained, and ``shares`` (K,) their weights. At each point,
-    ``log_densities`` is log p(y, θ), ``elbos`` the bound on log p(y | θ), and ``k_hats`` Pareto k-hat of the importance
-    weights (nan without any: with particles, and where the evidence is exact). ``means`` (K, n, latents) and
-    ``covariances`` (K, n, latents, latents) are the moments of each datum's latents, and ``potential`` and
-    ``precision`` the sites. Marginals of hyperparameters are weighted points, ``support`` (S, d) with ``mass`` (S,);
-    ``owners`` (S,) index the point that represents each. ``log_evidence`` is log p(y). ``model`` has the
-    hyperparameters at their mode (of their logarithms, if positive); ``converged`` says whether the search for it
-    converged, and ``holds_mass`` whether the points cover the posterior. ``num_failed`` counts points without a finite
-    evidence, and ``unreliable`` is the mass of points with a k-hat above its limit.
+    ``log_densities`` is log p(y, θ) and ``elbos`` is the bound on log p(y | θ). ``k_hats`` is Pareto k-hat of the
+    importance weights: nan without weights, with particles and for an exact evidence. ``means`` (K, n, latents) and
+    ``covariances`` (K, n, latents, latents) are the moments of each datum's latents; ``potential`` and ``precision``
+    are the sites. Marginals of hyperparameters are weighted points, ``support`` (S, d) with ``mass`` (S,). ``owners``
+    (S,) index the point that represents each. ``log_evidence`` is log p(y). ``model`` has the hyperparameters at their
+    mode (of their logarithms, if positive). ``converged`` is True if the search for the mode converged, ``holds_mass``
+    if the points cover the posterior. ``num_failed`` counts points without a finite evidence. ``unreliable`` is the
+    mass of points with a k-hat above its limit.
     """
 
     vectors: Float[np.ndarray, "points p"]
@@ -113,7 +113,7 @@ class IntegratedApproximation(DataResult):
         return GridDensity(self.mean, scale, np.moveaxis(np.log(np.maximum(density, 1e-300)), 0, -1))
 
     def quantiles(self, levels: ArrayLike, X_new: ArrayLike | None = None) -> np.ndarray:
-        """Quantiles of the latents at levels between 0 and 1, at the data or at X_new (m, d), (levels, m, latents)."""
+        """Return quantiles of the latents (levels, m, latents) at levels between 0 and 1, at the data or at X_new."""
         means, covariances = (self.means, self.covariances) if X_new is None else self._moments_at(X_new)[:2]
         return mixed_quantiles(levels, self.shares, means, _variances(covariances))
 
@@ -125,7 +125,7 @@ class IntegratedApproximation(DataResult):
         count = len(self.check_inputs(X_new))
         covariates = check_covariates(self.likelihood, self.model.num_latents, covariates, count)
         means, covariances, plain = self._moments_at(X_new)
-        # All components but the lightest, which have half a per cent of the weight at most.
+        # All components except the lightest, which together have at most 0.5 % of the weight.
         order = np.argsort(self.shares)
         light = (self.shares[order] < 1e-3) & (np.cumsum(self.shares[order]) < 5e-3)
         kept, skewed = np.sort(order[~light]), np.zeros(means.shape[1], dtype=bool)
@@ -165,7 +165,7 @@ class IntegratedApproximation(DataResult):
     def _nodes_by_point(
         self, draw: Callable[[int, int, np.random.Generator], np.ndarray], num_draws: int, seed: Seed
     ) -> DrawNodes:
-        """Draws of the latents at points, as often as these weigh, with the likelihood parameters of their points."""
+        """Return draws of the latents, in proportion to points' weights, with each point's likelihood parameters."""
         check_whole_number(num_draws, "num_draws", 1)
         rng = np.random.default_rng(as_seed(seed))
         counts = rng.multinomial(num_draws, self.shares)
@@ -190,9 +190,9 @@ class IntegratedApproximation(DataResult):
         return averaging(model, self.y, corrected, other, covariates)
 
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Draws of hyperparameters, and of the latents given the points that represent them, independent across data.
+        """Return draws of the latents (num_draws, n, latents), and of hyperparameters by name, (num_draws, ...).
 
-        Latents (num_draws, n, latents), and hyperparameters by name, (num_draws, ...), smoothed as their marginals.
+        Each draw of latents is given a point of the hyperparameters, and independent across data.
         """
         rng = as_generator(seed)
         require_draws(num_draws, *self.means.shape[1:])
@@ -207,7 +207,7 @@ class IntegratedApproximation(DataResult):
     draw_with_parameters = draw_at_data
 
     def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
-        """The latents of ``draw_at_data``, with uncorrected Gaussians in rows whose response is skewed."""
+        """Return the latents of ``draw_at_data``, with uncorrected Gaussians in rows whose response is skewed."""
         rng = as_generator(seed)
         points = self.owners[rng.choice(len(self.mass), size=len(f), p=self.mass)]
         plain, covariances = self._moments_at(self.X)[2], self.covariances.copy()
@@ -231,7 +231,7 @@ class IntegratedApproximation(DataResult):
     def _moments_at(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         from pgmodels.inference.integrate import moments_at
 
-        # Cached for the last inputs: a table needs moments and quantiles, each of which would repeat seconds of work.
+        # Cached for the last inputs, because a table needs moments and quantiles: each would repeat seconds of work.
         inputs, last = self._inputs_at(X_new), vars(self).get("_last")
         if last is None or not np.array_equal(last[0], inputs):
             vars(self)["_last"] = last = np.array(inputs), moments_at(self, inputs)

@@ -38,7 +38,8 @@ from pgmodels.runtime.seeds import Seed
 class ChainCorrection(ResponseApproximation):
     """Linear response of latents that are Markov processes, in O(n), without a covariance between rows.
 
-    ``factors`` (n, S, S) and ``slope`` (n,) are what responds at each row, see pgmodels.priors.chain_posterior.
+    ``factors`` (n, S, S) and ``slope`` (n,) are the responding factors of each row: see ``Factors`` in
+    pgmodels.priors.chain_posterior.
     """
 
     factors: Float[np.ndarray, "n s s"]
@@ -54,7 +55,7 @@ class ChainCorrection(ResponseApproximation):
 
     @property
     def _num_across(self) -> int:
-        # Some eight matrices over all states and their products.
+        # Memory: about eight matrices over all states and their products.
         layout = self.response.layout
         return 8 * (layout.num_blocks * layout.joint_size) ** 2
 
@@ -65,8 +66,8 @@ class ChainCorrection(ResponseApproximation):
 
     def _drawn_at(self, X_new: ArrayLike, num_draws: int, seed: int) -> NoReturn:
         raise ValueError(
-            "draw_latents: linear response by scans corrects the covariance of each row, without one between rows. "
-            "Draw from the uncorrected result or with gibbs, or correct a result with form=pgm.Dense()."
+            "draw_latents: linear response with pgm.Markov() corrects the covariance of each row, but not between "
+            "rows. Draw from the uncorrected result or with gibbs, or correct a result with form=pgm.Dense()."
         )
 
 
@@ -77,11 +78,10 @@ respond, _predicted = compiled(chain_response.respond, "layout"), compiled(Chain
 class SparseApproximation(GaussianPredictions):
     """A Gaussian approximation q of the latents at inducing inputs, from ``num_rows`` rows that it does not store.
 
-    It predicts at inputs on their original scale; ``scaling`` standardised those of the data. ``correct``,
+    It predicts at inputs on their original scale; ``scaling`` standardised the inputs of the data. ``correct``,
     ``log_evidence``, ``diagnose``, ``compare``, ``to_arviz`` and plots need the data: run ``pgm.cavi(result.model,
     result.scaling(X), y)`` (``gaussian_vi`` for the objective "expected") on rows that fit into memory. ``elbo_trace``
-    holds the ELBO of each window of steps, a noisy estimate averaged over its batches, followed by the exact ELBO of
-    each pass over all rows.
+    holds noisy ELBOs, averaged over windows of steps, and then the exact ELBO of each pass over all rows.
     """
 
     model: Model
@@ -108,7 +108,7 @@ class SparseApproximation(GaussianPredictions):
 
     @property
     def weights(self) -> None:
-        """None: weights are not stored, as rows are not."""
+        """None: neither rows nor weights are stored."""
         return None
 
     @property
@@ -118,9 +118,9 @@ class SparseApproximation(GaussianPredictions):
 
     @property
     def remedy(self) -> str:
-        """The remedy where a call needs the rows, for messages."""
+        """The remedy for calls that need the rows, for messages."""
         return (
-            f"stores no rows: take pgm.vi(result.model, X, y, objective={self.objective!r}) of rows that fit into "
+            f"stores no rows: run pgm.vi(result.model, X, y, objective={self.objective!r}) on rows that fit into "
             "memory, with X scaled by result.scaling"
         )
 
@@ -133,15 +133,15 @@ class SparseApproximation(GaussianPredictions):
         return inputs
 
     def to_arviz(self, num_draws: int = 1000, seed: Seed = 0, **options: Any) -> NoReturn:
-        """Raise ValueError: ArviZ gets draws at the data, which the result does not store."""
+        """Raise ValueError: ArviZ needs draws at the data, which the result does not store."""
         raise ValueError(f"to_arviz needs the data, and a SparseApproximation {self.remedy}.")
 
     def _latent_table(self) -> NoReturn:
-        raise ValueError(f"summary: latents are those at the data, and a SparseApproximation {self.remedy}.")
+        raise ValueError(f"summary: latents=True needs the data, and a SparseApproximation {self.remedy}.")
 
 
 def name_type(value: object) -> str:
-    """The type of a value that is no result at data, for messages; with a remedy, if it has one."""
+    """Return the type of a value that is no result at data, for messages, with the value's remedy, if any."""
     name, remedy = type(value).__name__, getattr(value, "remedy", None)
     return name if remedy is None else f"{name}, which {remedy}"
 
@@ -155,9 +155,9 @@ def require_result(
     remedy: str = "",
     kind: type[R] | tuple[type[R], ...] = Result,  # type: ignore[assignment]
 ) -> R:
-    """The value, if it is a result at data, or of a ``kind`` of these.
+    """Return the value if it is a result at data, or of the given ``kind``.
 
-    Raises ValueError otherwise: what is ``expected``, the type of the value, and a ``remedy``.
+    Otherwise ValueError is raised, with the ``expected`` argument, the type of the value, and a ``remedy``.
     """
     if not isinstance(value, kind):
         raise ValueError(f"{expected}; got {name_type(value)}.{remedy}")
@@ -169,9 +169,9 @@ def require_result(
 class NestedApproximation(JointResponse):
     """Marginals by a bound of log p(y, f_i = x) at each value x of a latent, normalised (math: section 5c).
 
-    The density of a latent at the data is given by its unnormalised logarithm ``log_density`` (n, latents, grid), a
-    bound of log p(y, f_i = x), at ``location + scale * GRID``. Joint distributions have the correlations of linear
-    response, by a Gaussian copula; ``covariance`` has these correlations with the variances of the marginals.
+    ``log_density`` (n, latents, grid) is the unnormalised log density of each latent at the data: a bound of
+    log p(y, f_i = x) at ``location + scale * GRID``. Joint distributions are Gaussian copulas with the correlations of
+    linear response; ``covariance`` has these correlations with the variances of the marginals.
     ``uncorrected`` is the variational Gaussian.
     """
 
@@ -197,8 +197,8 @@ class NestedApproximation(JointResponse):
     def log_evidence_bounds(self) -> np.ndarray:
         """A lower bound of log p(y) for each latent (n, latents), between the ELBO and log p(y).
 
-        The KL divergence of a latent's marginal from the posterior's is at most log p(y) less its bound. With more than
-        256 rows, up to the error of an expansion (math: section 5c).
+        The KL divergence of a latent's marginal from the posterior marginal is at most log p(y) minus its bound. With
+        more than 256 rows this holds up to the error of an expansion (math: section 5c).
         """
         return self._conditional_marginals.log_masses
 
@@ -208,11 +208,11 @@ class NestedApproximation(JointResponse):
         return self.marginals.skewness
 
     def quantiles(self, levels: ArrayLike, X_new: ArrayLike | None = None) -> np.ndarray:
-        """Quantiles of the latents at levels between 0 and 1, at the data or at X_new (m, d), (levels, m, latents)."""
+        """Return quantiles of the latents (levels, m, latents) at levels between 0 and 1, at the data or at X_new."""
         return (self.marginals if X_new is None else self.marginals_at(X_new)).quantiles(levels)
 
     def marginals_at(self, X_new: ArrayLike) -> GridDensity:
-        """The marginals of the latents at new inputs X_new (m, d): mean, variance, skewness, quantiles and pdf."""
+        """Return the latents' marginals at new inputs X_new (m, d): mean, variance, skewness, quantiles and pdf."""
         inputs = self._inputs_at(X_new)
         return self._marginals(inputs).widened(np.sum(self.shifts_at(inputs) ** 2, axis=0))
 
@@ -249,7 +249,7 @@ class NestedApproximation(JointResponse):
         return nodes
 
     def draw_at_data(self, num_draws: int, seed: Seed = 0) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-        """Draws (draws, n, latents) of the copula at the data, without whitened coordinates: see GaussianResult."""
+        """Return draws (draws, n, latents) of the copula at the data, without whitened coordinates."""
         f, _ = super().draw_at_data(num_draws, seed)
         return self._to_marginals(f, self.X, self._conditional_marginals), ()
 
@@ -269,7 +269,7 @@ class NestedApproximation(JointResponse):
         return self._to_marginals(f, X_new, self._marginals(self._inputs_at(X_new)))
 
     def _to_marginals(self, f: np.ndarray, X_new: ArrayLike, marginals: GridDensity) -> np.ndarray:
-        """Draws of the Gaussian of linear response as draws with these marginals."""
+        """Return draws of the Gaussian of linear response transformed to these marginals."""
         mean, spread = self._conditional_marginals_at(X_new)
         variance = diagonals(spread)
         return marginals.transport((f - mean) / np.sqrt(np.where(variance > 0.0, variance, 1.0)))

@@ -36,16 +36,16 @@ from pgmodels.runtime.messages import PgmodelsWarning, shorten, warn
 from pgmodels.runtime.precision import DoublePrecision, Picklable, as_array, double_precision
 from pgmodels.runtime.seeds import Seed, as_generator
 
-# Some rows of X_new.
+# A selection of rows of X_new.
 Rows: TypeAlias = slice | np.ndarray
-# Mean and variance of y, of each row and, given latents, of each node.
+# The mean and the variance of y, for each row and, given latents, for each node.
 YMoments: TypeAlias = tuple[np.ndarray | Array, np.ndarray | Array]
 
 
 def check_covariates(
     likelihood: Likelihood, size: int, covariates: ArrayLike | None, num_rows: int
 ) -> np.ndarray | None:
-    """Covariates as a float64 array (num_rows, columns); None for None.
+    """Return covariates as a float64 array (num_rows, columns); None for None.
 
     ``size`` is the number of latents. A single column may have shape (num_rows,). Raises ValueError for covariates that
     the likelihood does not allow.
@@ -55,14 +55,14 @@ def check_covariates(
     support = likelihood.support(size)
     columns = support.num_covariates
     if columns == 0:
-        raise ValueError(f"covariates: y of {likelihood.name} has no covariates; leave covariates out.")
+        raise ValueError(f"covariates: y of {likelihood.name} has no covariates: leave covariates out.")
     values = as_numbers(covariates, "covariates")
     if values.shape == (num_rows,) and columns == 1:
         values = values[:, None]
     if values.shape != (num_rows, columns):
         first = support.num_columns - columns
         raise ValueError(
-            f"covariates must have shape ({num_rows}, {columns}), one row for each row of X and the columns of y from "
+            f"covariates must have shape ({num_rows}, {columns}): one row for each row of X, and the columns of y from "
             f"y[{first}] on; got {values.shape}."
         )
     check_finite(values, "covariates")
@@ -96,9 +96,9 @@ def _check_allowed(likelihood: Likelihood, size: int, support: Support, covariat
 
 
 class Nodes(DoublePrecision, Picklable, ABC):
-    """Nodes and weights for integrals over the latents of each row, by a ``rule`` at several ``levels`` of refinement.
+    """Nodes and weights for integrals over each row's latents, by a ``rule`` at several ``levels`` of refinement.
 
-    Levels are numbers of nodes. ``values`` has likelihood parameters that differ between nodes.
+    Levels are numbers of nodes. ``values`` has the likelihood parameters that differ between nodes.
     """
 
     values: Mapping[str, Any] = MappingProxyType({})
@@ -110,15 +110,15 @@ class Nodes(DoublePrecision, Picklable, ABC):
 
     @abstractmethod
     def at(self, rows: Rows, level: int) -> tuple[np.ndarray, np.ndarray]:
-        """Latent values (nodes, rows, latents) and log weights (nodes,) at a level of refinement."""
+        """Return the latent values (nodes, rows, latents) and log weights (nodes,) at a level of refinement."""
 
     @abstractmethod
     def draw(self, num_draws: int, rng: np.random.Generator) -> tuple[np.ndarray, Mapping[str, Any]]:
-        """Latents (num_draws, rows, latents), independent across rows, with their likelihood parameters."""
+        """Return latents (num_draws, rows, latents), independent across rows, with their likelihood parameters."""
 
 
 class GaussianNodes(Nodes):
-    """Gaussian marginals of latents: Gauss-Hermite for one standardised direction, scrambled Sobol for several."""
+    """Nodes of Gaussian latents: Gauss-Hermite for one standardised direction, scrambled Sobol points for several."""
 
     mean: np.ndarray
     num_directions: int
@@ -141,11 +141,11 @@ class GaussianNodes(Nodes):
 
     @abstractmethod
     def place(self, rows: Rows, standard: np.ndarray) -> np.ndarray:
-        """The latents (nodes, rows, latents) of standard coordinates (nodes, rows or 1, directions)."""
+        """Return the latents (nodes, rows, latents) of standard coordinates (nodes, rows or 1, directions)."""
 
     @abstractmethod
     def covariances(self, rows: Rows) -> np.ndarray:
-        """The covariances of the latents of some rows that the likelihood can tell, (rows, latents, latents)."""
+        """Return the covariances (rows, latents, latents) along the directions that the likelihood reads."""
 
     def at(self, rows: Rows, level: int) -> tuple[np.ndarray, np.ndarray]:
         standard, weights = normal_nodes(self.num_directions, level)
@@ -158,9 +158,9 @@ class GaussianNodes(Nodes):
 
 
 class IndependentNodes(GaussianNodes):
-    """Independent latents, mean and variance (m, latents)."""
+    """Nodes of independent latents with the given means and variances (m, latents)."""
 
-    # Also where an invalid variance is NaN.
+    # True also if a variance is invalid, NaN.
     are_independent = True
 
     def __init__(self, mean: np.ndarray, variance: np.ndarray):
@@ -175,11 +175,11 @@ class IndependentNodes(GaussianNodes):
 
 
 class PredictorNodes(GaussianNodes):
-    """Correlated latents, mean (m, latents) and covariance (m, latents, latents), of which the likelihood reads Φ f.
+    """Nodes of correlated latents, mean (m, latents) and covariance (m, latents, latents), in the directions Φ f.
 
-    Since the likelihood depends on f only through Φ f, ``Phi`` (m, predictors, latents), the integral over f is an
-    integral over f = m + V Φᵀ (Φ V Φᵀ)^-1/2 u with a standard normal u (predictors,). By default predictors are the
-    latents.
+    The likelihood depends on f only through Φ f, ``Phi`` (m, predictors, latents). The integral over f is therefore an
+    integral over f = m + V Φᵀ (Φ V Φᵀ)^-1/2 u with a standard normal u (predictors,). By default, the predictors are
+    the latents.
     """
 
     def __init__(self, mean: np.ndarray, covariance: np.ndarray, Phi: np.ndarray | None = None):
@@ -187,7 +187,7 @@ class PredictorNodes(GaussianNodes):
         super().__init__(mean, Phi.shape[1])
         across = np.einsum("mlk,mpk->mlp", covariance, Phi)
         values, vectors = np.linalg.eigh(np.einsum("mpl,mlq->mpq", Phi, across))
-        # Directions without variance, of constant or linearly dependent predictors, are dropped.
+        # Directions without variance are dropped; constant or linearly dependent predictors have such directions.
         known = values > 1e-14 * values.max(axis=1, keepdims=True)
         scale = np.where(known, np.where(known, values, 1.0) ** -0.5, 0.0)
         self.half = np.einsum("mlp,mpq->mlq", across, vectors * scale[:, None, :])
@@ -201,10 +201,10 @@ class PredictorNodes(GaussianNodes):
 
 
 class CopulaNodes(GaussianNodes):
-    """Predictors with marginals of any form, joined by a Gaussian copula; latents are linear in them.
+    """Nodes of predictors with any marginals, joined by a Gaussian copula; latents are linear in the predictors.
 
     ``marginals`` are the densities of the predictors Φ f (m, P), by default of the latents. ``mean`` (m, L) and
-    ``covariance`` (m, L, L) are moments of the latents, from which the copula has its correlations.
+    ``covariance`` (m, L, L) are moments of the latents; the copula has their correlations.
     """
 
     is_gaussian = False
@@ -234,7 +234,7 @@ class CopulaNodes(GaussianNodes):
 
 
 class DrawNodes(Nodes):
-    """Draws of the latents, (draws, m, latents), with equal weights.
+    """Nodes that are draws of the latents, (draws, m, latents), with equal weights.
 
     ``values`` has draws of sampled likelihood parameters, (draws, 1, entries) each.
     """
@@ -255,7 +255,7 @@ class DrawNodes(Nodes):
 
 
 def spread_evenly(count: int, num_draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Numbers below ``count`` in random order, equally often up to a remainder."""
+    """Return numbers below ``count`` in random order, equally often up to a remainder."""
     return np.concatenate([rng.permutation(count) for _ in range(-(-num_draws // count))])[:num_draws]
 
 
@@ -263,7 +263,7 @@ def spread_evenly(count: int, num_draws: int, rng: np.random.Generator) -> np.nd
 
 
 class PredictionWarning(PgmodelsWarning):
-    """A prediction is inaccurate: an integral is not resolved, or a density is not normalised."""
+    """A warning that a prediction is inaccurate: an integral is not resolved, or a density is not normalised."""
 
 
 def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str) -> bool:
@@ -281,7 +281,7 @@ def warn_if_unnormalised(likelihood: Likelihood, size: int, what: str) -> bool:
 def _require_normalised(likelihood: Likelihood, size: int, what: str) -> None:
     if is_normalised(likelihood, size) is False:
         raise ValueError(
-            f"{what} need a formula that sums to 1 over y, and {likelihood.name} does not: write it with the "
+            f"{what} need a formula that sums to 1 over y, but the formula of {likelihood.name} does not: add the "
             "factors free of f that it leaves out."
         )
 
@@ -289,9 +289,9 @@ def _require_normalised(likelihood: Likelihood, size: int, what: str) -> None:
 class IntegratedLikelihood(DoublePrecision, Picklable):
     """The likelihood of each row integrated over its latents, p(y) = E p(y | f), by ``nodes`` of the latents."""
 
-    # An integral has converged if two levels of nodes agree to this in log density; a warning is given if the last two
-    # differ by more than ``unresolved``. The error of the trapezoid rule is at least ten times smaller than the last
-    # difference.
+    # An integral has converged if the log densities of two levels of nodes differ by at most ``converged``. If those at
+    # the last two levels differ by more than ``unresolved``, a warning is emitted. The error of the trapezoid rule is
+    # at least ten times smaller than the last difference.
     converged = MappingProxyType({"hermite": 1e-7, "trapezoid": 1e-5, "sobol": 1e-3})
     unresolved = MappingProxyType({"hermite": np.inf, "trapezoid": 1e-3, "sobol": 0.05, "draws": np.inf})
 
@@ -300,7 +300,7 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
 
     @cached_property
     def event(self) -> AdditiveNoise | None:
-        """The closed form of a formula that is affine in one event of Gaussian latents, else None."""
+        """The closed form if the formula is affine in one event of Gaussian latents, else None."""
         if not isinstance(self.nodes, GaussianNodes) or not self.nodes.is_gaussian:
             return None
         size = self.nodes.num_latents
@@ -309,11 +309,11 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
 
     @property
     def has_random_nodes(self) -> bool:
-        """Whether nodes are random points, at which probabilities of all values sum to 1 only at the same level."""
+        """Whether nodes are random points: probabilities of all values then sum to 1 only at the same level."""
         return self.nodes.rule == "sobol" and self.event is None
 
     def log_density(self, y: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """log p(y) of observations at ``rows`` of X_new (by default all, in order), refined until two levels agree."""
+        """Return log p(y) at ``rows`` of X_new (by default all, in order), refined until two levels agree."""
         nodes = self.nodes
         open_rows = np.arange(len(y))
         rows = open_rows if rows is None else rows
@@ -333,20 +333,20 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
         if bad.size:
             warn(
                 f"the predictive integral is not resolved in {bad.size} rows: log_density still changes by up to "
-                f"{bad.max():.1g} with the number of nodes. The likelihood is very narrow compared with the latent "
-                "uncertainty there; check the scale of the likelihood, or average over draws from gibbs.",
+                f"{bad.max():.1g} with the number of nodes, because the likelihood is narrow compared with the "
+                "latents' uncertainty. Check the scale of the likelihood, or average over draws from gibbs.",
                 PredictionWarning,
             )
         return result
 
     def log_probability(self, y: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """log p(y) of values of a discrete support; all at one level if nodes are random, so that they sum to 1."""
+        """Return log p(y) of values of a discrete support; random nodes have one level, so that the p sum to 1."""
         if not self.has_random_nodes:
             return self.log_density(y, rows)
         return self.log_density_at_level(y, np.arange(len(y)) if rows is None else rows, self.nodes.levels[1])
 
     def log_density_of_values(self, y: np.ndarray, level: int) -> np.ndarray:
-        """log p of several observations of each row, y (values, m) or (values, m, columns), at the same nodes."""
+        """Return log p of several observations of each row, y (values, m) or (values, m, columns), at equal nodes."""
         chunks = self._chunks(self.nodes.num_rows, level, len(y))
         log_p = [log_integral(self.likelihood, y[:, None, at], *self.nodes.at(at, level)) for at in chunks]
         return np.concatenate(log_p, axis=1)[:, : self.nodes.num_rows]
@@ -354,7 +354,7 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
     def moments(
         self, moments_given: Callable[[Rows, np.ndarray], YMoments | None], level: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and variance of y (m,), from the moments given some rows' latents; None if these are None."""
+        """Return the mean and the variance of y (m,), from the moments given latents; None if these are None."""
         means, variances = np.empty(self.nodes.num_rows), np.empty(self.nodes.num_rows)
         for rows in self._chunks(self.nodes.num_rows, level):
             f, log_weights = self.nodes.at(rows, level)
@@ -383,7 +383,7 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
         return np.concatenate(log_probabilities)[: len(y)]
 
     def log_density_at_level(self, y: np.ndarray, rows: np.ndarray, level: int) -> np.ndarray:
-        """log p of the observations y, which belong to ``rows`` of X_new, at one level of nodes."""
+        """Return log p of the observations y, which belong to ``rows`` of X_new, at one level of nodes."""
         chunks = self._chunks(len(y), level)
         log_p = [log_integral(self.likelihood, y[at], *self.nodes.at(rows[at], level)) for at in chunks]
         return np.concatenate(log_p)[: len(y)]
@@ -391,11 +391,11 @@ class IntegratedLikelihood(DoublePrecision, Picklable):
     def _integrate_windows(
         self, nodes: GaussianNodes, y: np.ndarray, rows: np.ndarray, result: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
-        """Integrate kinked or narrow integrands on windows about their mass; returns the last changes."""
+        """Integrate kinked or narrow integrands on windows about their mass, and return the last changes."""
         levels = (1025, 4097, 16385)
-        # A window ends where the integrand is exp(-depth) of its peak.
+        # At the ends of a window the integrand is exp(-depth) of its peak.
         depth = 32.0
-        # The scan is dense at the prior and reaches 4e6 deviations; each pass narrows the window up to 500 times.
+        # The scan is dense at the prior and reaches 4e6 deviations. Each pass narrows the window up to 500 times.
         z = np.repeat(np.sinh(np.linspace(-16.0, 16.0, levels[0]))[:, None], len(rows), axis=1)
         beyond = np.zeros(len(rows), dtype=bool)
         for first_pass in (True, False, False):
@@ -439,7 +439,7 @@ def _log_marginal(terms: AdditiveNoise, mean: Array, covariance: Array, y: Array
 
 
 def _refine(result: np.ndarray, places: np.ndarray, current: np.ndarray) -> np.ndarray:
-    """Put finer integrals in their places; returns the changes, where equal infinities have none."""
+    """Put finer integrals in their places, and return the changes; equal infinities do not change."""
     with np.errstate(invalid="ignore"):
         gap = np.nan_to_num(np.abs(current - result[places]), nan=0.0, posinf=np.inf)
     result[places] = current
@@ -450,12 +450,12 @@ def _spaced(low: np.ndarray, high: np.ndarray, count: int) -> np.ndarray:
     return low + (high - low) * np.linspace(0.0, 1.0, count)[:, None]
 
 
-# Number of observations that are integrated together: 32 MB per array at the finest level.
+# The number of observations that are integrated together: 32 MB per array at the finest level.
 _TOGETHER = 4096
 
 
 class Predictive(DoublePrecision, Picklable):
-    """The predictive distribution of y at m new inputs; everything is computed on request.
+    """The predictive distribution of y at m new inputs, computed on request.
 
     For censored times, y is the time of the event itself.
 
@@ -466,7 +466,7 @@ class Predictive(DoublePrecision, Picklable):
     nodes : Nodes
         Quadrature nodes of the latents at the m inputs.
     covariates : array_like, shape (m, columns - 1), optional
-        The columns of y after the first. Without them, everything that depends on them raises ValueError, except
+        The columns of y after the first. Without them, each method that depends on them raises ValueError, except
         ``log_density``, which reads them from y_new.
     labels : tuple, optional
         The labels of y in the order of their codes, if the training y had labels.
@@ -476,7 +476,7 @@ class Predictive(DoublePrecision, Picklable):
         self, likelihood: Likelihood, nodes: Nodes, covariates: ArrayLike | None = None, labels: Labels | None = None
     ):
         self.likelihood, self.nodes, self.labels = likelihood, nodes, labels
-        # The likelihood as evaluated at the nodes: its parameters may be drawn together with the latents.
+        # The likelihood at the nodes: its parameters may be drawn together with the latents.
         self.evaluated_likelihood = likelihood.with_values(nodes.values)
         self.integrated = IntegratedLikelihood(self.evaluated_likelihood, nodes)
         self.support: Support = likelihood.support(nodes.num_latents)
@@ -487,7 +487,7 @@ class Predictive(DoublePrecision, Picklable):
 
     @property
     def mean(self) -> np.ndarray:
-        """E[y], (m,): of the first column of y given the others, if there are several."""
+        """E[y], (m,): the mean of the first column of y given its other columns."""
         self._require_columns("the mean", self.likelihood.conditional_mean or self.likelihood.function)
         return self._moments[0]
 
@@ -529,7 +529,7 @@ class Predictive(DoublePrecision, Picklable):
         return np.asarray(self.support.values() if self.labels is None else self.labels)[places]
 
     def log_density(self, y_new: ArrayLike) -> np.ndarray:
-        """log p(y_new) of each row: the logarithm of the integrated likelihood.
+        """Return log p(y_new) of each row, the logarithm of the integrated likelihood.
 
         Parameters
         ----------
@@ -556,11 +556,11 @@ class Predictive(DoublePrecision, Picklable):
         return self.log_density_at(as_numbers(y_new, "y_new"))
 
     def log_density_at(self, y_new: np.ndarray) -> np.ndarray:
-        """``log_density`` of observations as numbers: of labels, their codes."""
+        """Return ``log_density`` of observations as numbers; labels are given by their codes."""
         m, columns = self.nodes.num_rows, self.support.num_columns
         expected = (m,) if columns == 1 else (m, columns)
         if y_new.shape != expected:
-            raise ValueError(f"y_new must have shape {expected}, a row for each of X_new; got {y_new.shape}.")
+            raise ValueError(f"y_new must have shape {expected}, a row for each row of X_new; got {y_new.shape}.")
         check_finite(y_new, "y_new")
         self.support.check(y_new)
         if isinstance(self.support, Undeclared) or self.support.num_covariates:
@@ -569,7 +569,7 @@ class Predictive(DoublePrecision, Picklable):
         return self.integrated.log_density(y_new)
 
     def probabilities_of(self, values: ArrayLike) -> np.ndarray:
-        """P(y = value) of each row for whole numbers: counts, or successes of the trials in covariates.
+        """Return P(y = value) of each row for whole numbers: counts, or successes of the trials in covariates.
 
         Parameters
         ----------
@@ -587,8 +587,8 @@ class Predictive(DoublePrecision, Picklable):
         """
         if not self.support.is_discrete or isinstance(self.support, Undeclared):
             raise ValueError(
-                f"y of {self.likelihood.name} is not declared to be a count, so that no value has a probability: use "
-                "log_density, or declare its support, as in @pgm.likelihood(support=pgm.Counts())."
+                f"y of {self.likelihood.name} is not declared to be a count, so no value has a probability: use "
+                "log_density, or declare the support, as in @pgm.likelihood(support=pgm.Counts())."
             )
         _require_normalised(self.likelihood, self.nodes.num_latents, "probabilities")
         self._require_columns("probabilities", self.likelihood.function)
@@ -603,7 +603,7 @@ class Predictive(DoublePrecision, Picklable):
         return probabilities[places].T
 
     def survival(self, times: ArrayLike) -> np.ndarray:
-        """P(y > time) of each row: the probability that the event is later than each time.
+        """Return P(y > time) of each row, the probability that the event is later than each time.
 
         Parameters
         ----------
@@ -634,7 +634,7 @@ class Predictive(DoublePrecision, Picklable):
         return probabilities[places].T
 
     def draw(self, num_draws: int = 1000, seed: Seed = 0) -> np.ndarray:
-        """Draws of y, independent across rows; of the first column given the others, if it has several.
+        """Return draws of the first column of y given its other columns, independent across rows.
 
         Parameters
         ----------
@@ -656,13 +656,13 @@ class Predictive(DoublePrecision, Picklable):
         return self.draw_given(*self.nodes.draw(num_draws, rng), rng)
 
     def draw_given(self, f: np.ndarray, values: Mapping[str, Any], rng: np.random.Generator) -> np.ndarray:
-        """A draw of y for each draw of latents (draws, m, latents) and likelihood parameters, (draws, m)."""
+        """Return a draw of y for each draw of latents (draws, m, latents) and likelihood parameters, (draws, m)."""
         self._require_columns("draws", self.likelihood.function)
         columns = self._given_columns if self.support.num_covariates else None
         return draw_observations(self.likelihood, f, columns, rng, values)
 
     def quantiles(self, levels: ArrayLike, num_draws: int = 4000, seed: Seed = 0) -> np.ndarray:
-        """Quantiles of y, estimated from draws.
+        """Return quantiles of y, estimated from draws.
 
         For counts and classes, the smallest value whose distribution function reaches the level.
 
@@ -709,18 +709,18 @@ class Predictive(DoublePrecision, Picklable):
         bad = np.isnan(moments).any(axis=0).sum()
         if bad:
             warn(
-                f"the mean or the variance of y by {self.likelihood.name} is not resolved in {bad} rows, and NaN: its "
-                "tails are so heavy that rare large values are most of it; take quantiles.",
+                f"the mean or the variance of y by {self.likelihood.name} is not resolved in {bad} rows, and NaN: the "
+                "tails are so heavy that rare large values dominate it. Use quantiles.",
                 PredictionWarning,
             )
         return moments
 
     def _known_moments(self, rows: Rows, f: np.ndarray) -> YMoments | None:
-        """``moments_given`` by formulas of the likelihood; None if it has none."""
+        """Return ``moments_given`` by formulas of the likelihood; None if it has none."""
         return self.evaluated_likelihood.moments(self._observations(0.0)[rows], f, self.nodes.num_latents)
 
     def moments_given(self, rows: Rows, f: np.ndarray) -> YMoments:
-        """Mean and variance of y given latents (nodes, rows, latents) of some rows, (nodes, rows)."""
+        """Return the mean and the variance of y given latents (nodes, rows, latents) of some rows, (nodes, rows)."""
         known = self._known_moments(rows, f)
         if known is not None:
             return known
@@ -728,18 +728,18 @@ class Predictive(DoublePrecision, Picklable):
         return expectations(self.likelihood, f, others, self.nodes.values)
 
     def probabilities_given(self, f: np.ndarray) -> np.ndarray:
-        """The probability of each value of y given latents (nodes, m, latents), (nodes, m, values)."""
+        """Return the probability of each value of y given latents (nodes, m, latents), (nodes, m, values)."""
         values = self.support.values()
         assert values is not None
         each = [log_density(self.evaluated_likelihood, self._observations(value), f) for value in values]
         return np.exp(np.stack([np.asarray(part) for part in each], axis=-1))
 
     def _moments_of_times(self, level: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance, maybe infinite, of a time to an event by the trapezoid rule in its logarithm."""
+        """Return the mean and variance (possibly infinite) of a time to an event, by trapezoids in its logarithm."""
         num_rows = self.nodes.num_rows
 
         def log_time_where(least: float) -> np.ndarray:
-            """The logarithm of the last time with a log survival probability above the least, (m,)."""
+            """Return the logarithm of the last time with a log survival probability above the least, (m,)."""
             low, high, every = np.full(num_rows, -300.0), np.full(num_rows, 300.0), np.arange(num_rows)
             for _ in range(40):
                 middle = 0.5 * (low + high)
@@ -765,20 +765,20 @@ class Predictive(DoublePrecision, Picklable):
         return mean, np.where(finite, square - np.where(finite, mean, 0.0) ** 2, np.inf)
 
     def _observations(self, first: ArrayLike) -> np.ndarray:
-        """y with a value, or one per row, in its first column; covariates are NaN if they were not given."""
+        """Return y with one value, or one value per row, in its first column; missing covariates are NaN."""
         first = np.broadcast_to(first, (self.nodes.num_rows,))
         if self.support.num_columns == 1:
             return np.array(first)
         return np.column_stack([first, self.support.others(self._given_columns)])
 
     def _beyond(self, first: np.ndarray) -> np.ndarray:
-        """Observations that the event is later than these times."""
+        """Return observations which state that the event is later than these times."""
         y = self.support.beyond(first, self._given_columns)
         if y is None:
             raise ValueError(
-                f"y of {self.likelihood.name} is not declared to be a time that may be censored, so that its formula "
-                "has no survival function: use quantiles, draw or probabilities_of, or write the formula of times and "
-                "events, as in @pgm.likelihood(support=pgm.Censored())."
+                f"y of {self.likelihood.name} is not declared to be a time that may be censored, so its formula has no "
+                "survival function: use quantiles, draw or probabilities_of, or write the formula of times and events, "
+                "as in @pgm.likelihood(support=pgm.Censored())."
             )
         return y
 
@@ -788,8 +788,8 @@ class Predictive(DoublePrecision, Picklable):
         if self.covariates is None and missing:
             raise ValueError(
                 f"{what} of y by {self.likelihood.name} depends on {' and '.join(f'y[{j}]' for j in missing)}, which "
-                f"was not given: covariates= takes the columns of y from y[{len(observed)}] on, of shape "
-                f"({self.nodes.num_rows}, {self.support.num_covariates}), or of one row for a figure."
+                f"was not given: pass the columns of y from y[{len(observed)}] on as covariates=, of shape "
+                f"({self.nodes.num_rows}, {self.support.num_covariates}), or as one row for a figure."
             )
 
 
@@ -803,7 +803,7 @@ def _warn_unsure(moments: tuple[np.ndarray, np.ndarray], coarse: tuple[np.ndarra
     if bad.size:
         warn(
             f"the mean and the variance of y are not resolved in {bad.size} rows: the variance still changes by up "
-            f"to {100.0 * bad.max():.2g} % with the number of nodes. The latents are so uncertain there that rare "
-            "large values are most of it; take quantiles, or average over draws from gibbs.",
+            f"to {100.0 * bad.max():.2g} % with the number of nodes, because rare large values of uncertain latents "
+            "dominate it. Use quantiles, or average over draws from gibbs.",
             PredictionWarning,
         )

@@ -1,4 +1,4 @@
-"""What all results share: marginal densities, intervals, summaries."""
+"""The base of all results: marginal densities, intervals, summaries."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from pgmodels.results.gaussian import NormalDensity, ParameterUncertainty
     from pgmodels.results.predictive import DrawNodes, Predictive
 
-# Some entries of an array.
+# A selection of entries of an array.
 Index: TypeAlias = int | slice | EllipsisType | Sequence[int] | np.ndarray
-# A density's grid, in units of its scale.
+# The grid of a density, in units of its scale.
 REACH = 7.0
 GRID = np.linspace(-REACH, REACH, 193)
 _STEP = GRID[1] - GRID[0]
-# Standard normal scores of the map's knots.
+# The knots of the map, as standard normal scores.
 _SCORES = np.linspace(-8.0, 8.0, 129)
 
 
 @cache
 def interpolation(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Evenly spaced nodes, and the matrix (grid, nodes) of cubic spline interpolation from these."""
+    """Return evenly spaced nodes, and the matrix (grid, nodes) of cubic spline interpolation from these."""
     from scipy.interpolate import CubicSpline
 
     nodes = np.linspace(-REACH, REACH, num_nodes)
@@ -55,11 +55,11 @@ def interpolation(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
 class GridDensity:
     """Densities (...) at ``location + scale * GRID``, from their unnormalised logarithms (..., grid).
 
-    ``scale`` may be 0: the density is then a point mass. ``log_masses`` are the logarithms of the integrals.
+    A ``scale`` of 0 is a point mass. ``log_masses`` are the logarithms of the integrals.
     """
 
     def __init__(self, location: np.ndarray, scale: np.ndarray, log_density: np.ndarray):
-        # An element of an array of densities is one density, whose arrays have no axis.
+        # The arrays of a single density have no axis.
         self.location, self.scale, self.log_density = np.asarray(location), np.asarray(scale), log_density
         peak = log_density.max(axis=-1, keepdims=True)
         density = np.exp(log_density - peak)
@@ -76,20 +76,20 @@ class GridDensity:
         return self.location.shape
 
     def moved(self, by: np.ndarray) -> "GridDensity":
-        """The densities of the variables plus constants (...)."""
+        """Return the densities of the variables shifted by constants (...)."""
         return GridDensity(self.location + by, self.scale, self.log_density)
 
     def widened(self, variance: np.ndarray | float) -> "GridDensity":
-        """The densities of the variables plus independent normal ones with these variances (...)."""
+        """Return the densities of the variables plus independent normal ones with these variances (...)."""
         if not np.any(variance):
             return self
         scale = np.sqrt(self.scale**2 + variance)
-        # Deviations of both in units of the new scale.
+        # The standard deviations of the variables and of the normals, in units of the new scale.
         added, share = (np.ravel(part / scale) for part in (np.sqrt(variance * np.ones(self.shape)), self.scale))
         total, nodes = np.empty((added.size, len(GRID))), gauss_hermite(8)
         for row, density in enumerate(self.density.reshape(-1, len(GRID))):
             if added[row] < _STEP * share[row]:
-                # A normal that is narrow against the grid.
+                # The normal is narrow compared with the grid.
                 places = (GRID[:, None] - added[row] * nodes[0]) / share[row]
                 total[row] = np.interp(places, GRID, density, 0.0, 0.0) @ nodes[1]
             else:
@@ -98,22 +98,22 @@ class GridDensity:
 
     @cached_property
     def mean(self) -> np.ndarray:
-        """Means (...)."""
+        """The means (...)."""
         return self.location + self.scale * self._standard[0]
 
     @cached_property
     def variance(self) -> np.ndarray:
-        """Variances (...)."""
+        """The variances (...)."""
         return self.scale**2 * self._standard[1]
 
     @cached_property
     def skewness(self) -> np.ndarray:
-        """Third central moments in units of the standard deviation (...)."""
+        """The third central moments in units of the standard deviation (...)."""
         centre, variance = self._standard
         return self._integral((GRID - centre[..., None]) ** 3) / variance**1.5
 
     def pdf(self, values: np.ndarray) -> np.ndarray:
-        """The densities at values (k, ...), broadcast against the densities; zero beyond the grid."""
+        """Return the densities at values (k, ...), broadcast against the densities; zero beyond the grid."""
         with np.errstate(divide="ignore", invalid="ignore"):
             z = (values - self.location) / self.scale
         flat = np.broadcast_to(z, (len(z), *self.shape)).reshape(len(z), self.location.size)
@@ -122,17 +122,17 @@ class GridDensity:
         return at.reshape(len(z), *self.shape) / self.scale
 
     def quantiles(self, levels: ArrayLike) -> np.ndarray:
-        """Quantiles (levels, ...) at levels between 0 and 1."""
+        """Return quantiles (levels, ...) at levels between 0 and 1."""
         scores = scipy.special.ndtri(check_levels(levels))
         return self.transport(np.broadcast_to(scores.reshape(-1, *[1] * len(self.shape)), (len(scores), *self.shape)))
 
     def wasserstein(self, sorted_draws: np.ndarray) -> np.ndarray:
-        """Wasserstein-1 distances (...) from sorted draws (draws, ...), by the quantiles in the middle of each step."""
+        """Return Wasserstein-1 distances (...) from sorted draws (draws, ...), by the quantiles at step midpoints."""
         levels = (np.arange(len(sorted_draws)) + 0.5) / len(sorted_draws)
         return np.mean(abs(sorted_draws - self.quantiles(levels)), axis=0)
 
     def transport(self, scores: np.ndarray, rows: Index = ...) -> np.ndarray:
-        """The increasing maps of standard normal variables to ones with these densities.
+        """Return standard normal scores mapped to variables with these densities, by increasing maps.
 
         ``scores`` are (k, ...), for the densities at ``rows`` of the first axis.
         """
@@ -142,7 +142,7 @@ class GridDensity:
         offset = inside - _SCORES[interval]
         a, b, c, d = (np.take_along_axis(part[None], interval[..., None], axis=-1)[..., 0] for part in spline)
         z = d + offset * (c + offset * (b + offset * a))
-        # Beyond the scores of the map, the scores themselves, moved: these have less than 1e-14 of the mass.
+        # Outside of its knots the map shifts the scores; these have less than 1e-14 of the mass.
         return self.location[rows] + self.scale[rows] * (z + scores - inside)
 
     @cached_property
@@ -156,7 +156,7 @@ class GridDensity:
 
     @cached_property
     def _map(self) -> np.ndarray:
-        """Coefficients (4, ..., intervals) of the spline of the map from scores to the grid's units."""
+        """Coefficients (4, ..., intervals) of the spline that maps scores to the grid's units."""
         from scipy.interpolate import CubicSpline
 
         between = 0.5 * _STEP * (self.density[..., 1:] + self.density[..., :-1])
@@ -171,24 +171,24 @@ class GridDensity:
             kept = np.flatnonzero(np.isfinite(known))
             kept = kept[np.diff(known[kept], prepend=-np.inf) > 0.0]
             if len(kept):
-                # Linear between the known scores, and beyond them with slope one.
+                # Linear between the known scores, and with slope 1 outside of them.
                 beyond = np.minimum(_SCORES - known[kept[0]], 0.0) + np.maximum(_SCORES - known[kept[-1]], 0.0)
                 table[row] = np.interp(_SCORES, known[kept], GRID[kept]) + beyond
         return np.moveaxis(CubicSpline(_SCORES, table, axis=1).c, 1, -1).reshape(4, *self.shape, len(_SCORES) - 1)
 
 
 def check_levels(levels: ArrayLike) -> np.ndarray:
-    """Levels of quantiles as numbers (levels,); raises ValueError unless all are between 0 and 1."""
+    """Return levels of quantiles as numbers (levels,); raises ValueError unless all are between 0 and 1."""
     checked = np.atleast_1d(as_numbers(levels, "levels"))
     if checked.ndim != 1 or not ((checked > 0) & (checked < 1)).all():
         raise ValueError(f"levels must be numbers between 0 and 1, such as [0.05, 0.5, 0.95]; got {shorten(levels)}.")
     return checked
 
 
-# Bandwidth of the density, in standard deviations: that of the points of a grid in three dimensions, whose projections
-# on an axis may be a third of a standard deviation apart.
+# The bandwidth of the density, in standard deviations. The projections of a three-dimensional grid's points on an axis
+# may be a third of a standard deviation apart.
 BANDWIDTH = 0.15
-# Points contract by this factor about their mean, so that smoothing does not change mean and variance (West 1993).
+# Points contract about their mean by this factor, so that smoothing keeps mean and variance (West 1993).
 CONTRACTION = np.sqrt(1.0 - BANDWIDTH**2)
 
 
@@ -196,10 +196,10 @@ CONTRACTION = np.sqrt(1.0 - BANDWIDTH**2)
 class Marginal:
     """A posterior marginal: ``values`` (points, ...) of a hyperparameter, with the ``mass`` (points,) of each.
 
-    Moments and quantiles are computed for each entry of the hyperparameter. Quantiles and densities are those of the
-    points smoothed on the unconstrained scale, where smoothing changes neither mean nor variance. ``bounds`` are the
-    lower and upper bounds of all entries, infinite where there is none; None stands for (0, infinity) if all values
-    are positive, else for no bounds.
+    Moments and quantiles are computed for each entry of the hyperparameter. Quantiles and densities are computed from
+    smoothed points; on the unconstrained scale, smoothing changes neither mean nor variance. ``bounds`` are the lower
+    and the upper bound of all entries, infinite if there is none. None stands for (0, infinity) if all values are
+    positive, else for no bounds.
     """
 
     values: np.ndarray
@@ -222,7 +222,7 @@ class Marginal:
         return self.of(np.log)
 
     def of(self, function: Callable[[Any], Any]) -> "Marginal":
-        """The marginal of an increasing function of the hyperparameter, which is positive, or of a matrix."""
+        """Return the marginal of an increasing function of a positive hyperparameter, or of a matrix."""
         if self.values.ndim > 2:
             return Marginal(function(self.values), self.mass)
         with np.errstate(divide="ignore"):
@@ -230,7 +230,7 @@ class Marginal:
         return Marginal(function(self.values), self.mass, (low, high))
 
     def quantiles(self, levels: ArrayLike) -> np.ndarray:
-        """Quantiles of the smoothed marginal at levels between 0 and 1, (levels, ...)."""
+        """Return quantiles of the smoothed marginal at levels between 0 and 1, (levels, ...)."""
         levels_checked, shape = check_levels(levels), self.values.shape[1:]
         bounds = np.broadcast_arrays(*self._bounds(), np.empty(shape))[:2]
         entries = zip(self.values.reshape(len(self.values), -1).T, *map(np.ravel, bounds), strict=True)
@@ -238,15 +238,15 @@ class Marginal:
         return np.reshape(np.transpose(quantiles), (len(levels_checked), *shape))
 
     def density(self, at: ArrayLike) -> np.ndarray:
-        """The smoothed density of a scalar hyperparameter at the values ``at``.
+        """Return the smoothed density of a scalar hyperparameter at the values ``at``.
 
-        Raises ValueError for a hyperparameter with several entries: take one, as in
+        Raises ValueError for a hyperparameter with several entries: select one, as in
         ``pgm.Marginal(marginal.values[:, 0], marginal.mass)``.
         """
         at = as_numbers(at, "at")
         if self.values.size != len(self.values):
             raise ValueError(
-                f"density needs a scalar hyperparameter; this one has shape {self.values.shape[1:]}: take one entry, "
+                f"density needs a scalar hyperparameter; this one has shape {self.values.shape[1:]}: select one entry, "
                 "as in pgm.Marginal(marginal.values[:, 0], marginal.mass)."
             )
         low, high = (float(np.ravel(bound)[0]) for bound in self._bounds())
@@ -287,7 +287,7 @@ def _constrained(x: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def _slope(values: np.ndarray, low: float, high: float) -> np.ndarray:
-    """The derivative of the unconstrained values by the values."""
+    """Return the derivative of the unconstrained values in the values."""
     if not (np.isfinite(low) or np.isfinite(high)):
         return np.ones_like(values)
     return 1.0 / (values - low) + 1.0 / (high - values)
@@ -297,7 +297,7 @@ def _slope(values: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def bounds() -> tuple[float, float]:
-    """The probabilities of the ends of an interval of ArviZ's default probability."""
+    """Return the probabilities of the ends of an interval of ArviZ's default probability."""
     from arviz_base import rcParams
 
     tail = 0.5 * (1.0 - float(rcParams["stats.ci_prob"]))
@@ -305,26 +305,26 @@ def bounds() -> tuple[float, float]:
 
 
 def names() -> tuple[str, str]:
-    """The names of the columns with the ends, as in ArviZ."""
+    """Return ArviZ's names of the columns with the ends of the interval."""
     low, high = bounds()
     percent = int(round(100 * (high - low), 6))
     return f"eti{percent}_lb", f"eti{percent}_ub"
 
 
 def table(mean: np.ndarray, deviation: np.ndarray, ends: np.ndarray) -> "pd.DataFrame":
-    """Means (m,), deviations (m,) and ends (2, m) as a table."""
+    """Return means (m,), deviations (m,) and ends (2, m) as a table."""
     import pandas as pd
 
     return pd.DataFrame({"mean": mean, "sd": deviation} | dict(zip(names(), ends, strict=True)))
 
 
 def of_draws(values: np.ndarray) -> "pd.DataFrame":
-    """The table of draws (draws, m)."""
+    """Return the table of draws (draws, m)."""
     return table(values.mean(axis=0), values.std(axis=0), np.quantile(values, bounds(), axis=0))
 
 
 def of_chains(values: np.ndarray) -> "pd.DataFrame":
-    """The table of draws (chains, draws, ...), with effective sample sizes and, of several chains, R-hat."""
+    """Return the table of draws (chains, draws, ...), with effective sample sizes and, of several chains, R-hat."""
     from arviz_stats.base import array_stats
 
     flat, axes = values.reshape(*values.shape[:2], -1), {"chain_axis": 0, "draw_axis": 1}
@@ -332,7 +332,7 @@ def of_chains(values: np.ndarray) -> "pd.DataFrame":
     if values.shape[1] < 4:
         return rows
     rows["ess_bulk"] = array_stats.ess(flat, **axes, method="bulk")
-    # As az.summary has it, by the quantiles at stats.ci_prob and its complement.
+    # As in az.summary: the quantiles at stats.ci_prob and its complement.
     low, high = bounds()
     rows["ess_tail"] = array_stats.ess(flat, **axes, method="tail", prob=high - low)
     if len(values) > 1:
@@ -341,20 +341,20 @@ def of_chains(values: np.ndarray) -> "pd.DataFrame":
 
 
 def of_marginal(marginal: Marginal) -> "pd.DataFrame":
-    """The table of a marginal, with a row for each entry of the hyperparameter."""
+    """Return the table of a marginal, with a row for each entry of the hyperparameter."""
     ends = marginal.quantiles(bounds()).reshape(2, -1)
     return table(marginal.mean.ravel(), marginal.deviation.ravel(), ends).set_axis(entries(marginal.mean.shape))
 
 
 def of_value(value: ArrayLike) -> "pd.DataFrame":
-    """The table of a value without a distribution, with a row for each entry."""
+    """Return the table of a value without a distribution, with a row for each entry."""
     array = np.asarray(value, dtype=np.float64)
     unknown = np.full(array.size, np.nan)
     return table(array.ravel(), unknown, np.stack([unknown, unknown])).set_axis(entries(array.shape))
 
 
 def entries(shape: tuple[int, ...]) -> list[str]:
-    """The indices of the entries of an array as text, "[0, 1]"; "" for a number."""
+    """Return the indices of the entries of an array as text, "[0, 1]"; "" for a number."""
     return [f"[{', '.join(map(str, entry))}]" if entry else "" for entry in np.ndindex(shape)]
 
 
@@ -366,7 +366,7 @@ class BaseResult(DoublePrecision, Picklable):
 
     if TYPE_CHECKING:
         model: Model
-        # How the columns of X became numbers, the labels of y in the order of their codes, and the rows without y.
+        # The conversion of X's columns to numbers, the labels of y in the order of their codes, and rows without y.
         columns: Columns | None
         labels: Labels | None
         missing: Missing | None
@@ -390,21 +390,21 @@ class BaseResult(DoublePrecision, Picklable):
 
     @property
     def has_elbo(self) -> bool:
-        """Whether the result has an evidence lower bound of its own: approximations, unless they correct another."""
+        """Whether the result has its own evidence lower bound: only uncorrected approximations have one."""
         return False
 
     @property
     def likelihood(self) -> Likelihood:
-        """The likelihood of one row without its weight; predictions use it."""
+        """The likelihood of one row without its weight, for predictions."""
         return self.model.likelihood
 
     @property
     def jitter(self) -> tuple[float, ...]:
-        """Jitter added to the diagonal of each group's covariance to factorise it; 0 if none was needed."""
+        """The jitter added to the diagonal of each group's covariance to factorise it; 0 if none was needed."""
         return tuple(float(getattr(group, "jitter", 0.0)) for group in self.prior.groups)
 
     def check_inputs(self, X_new: ArrayLike, name: str = "X_new") -> np.ndarray:
-        """New inputs as a float64 array (m, d); raises ValueError if their columns do not match the data's."""
+        """Return new inputs as a float64 array (m, d); raises ValueError if their columns do not match the data's."""
         raise NotImplementedError
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -423,7 +423,7 @@ class BaseResult(DoublePrecision, Picklable):
         Warns
         -----
         CorrectionWarning
-            If a corrected variance is not positive; it is returned as it is.
+            If a corrected variance is not positive; it is returned unchanged.
         """
         raise NotImplementedError
 
@@ -440,18 +440,18 @@ class BaseResult(DoublePrecision, Picklable):
         Returns
         -------
         Predictive
-            Computes means, variances, probabilities, densities and draws on request; they raise ValueError if they
-            depend on covariates that are missing.
+            Means, variances, probabilities, densities and draws, computed on request. ValueError is raised by each that
+            depends on missing covariates.
 
         Raises
         ------
         ValueError
-            If a corrected variance is not positive: there is no predictive distribution there.
+            If a corrected variance is not positive, so that there is no predictive distribution.
 
         Warns
         -----
         PredictionWarning
-            If the response of y is skewed in some rows, where uncorrected moments are used.
+            If the response of y is skewed in some rows; uncorrected moments are used in these rows.
         """
         raise NotImplementedError
 
@@ -470,8 +470,8 @@ class BaseResult(DoublePrecision, Picklable):
         Returns
         -------
         ndarray, shape (num_draws, m, latents)
-            Draws of functions: joint over rows and latents. Of a result with posterior draws each is conditional on one
-            of these, which are used equally often.
+            Draws of functions, joint over rows and latents. If the result has posterior draws, each function is
+            conditional on one of them, and all are used equally often.
 
         Raises
         ------
@@ -482,20 +482,20 @@ class BaseResult(DoublePrecision, Picklable):
 
         Notes
         -----
-        O(m^3) time, for each draw if hyperparameters were sampled, and for each point if they were integrated out;
-        O(n + m) for each draw with ``pgm.Markov()``.
+        O(m^3) time, for each draw if hyperparameters were sampled, and for each point if they were integrated out.
+        With ``pgm.Markov()``, O(n + m) time for each draw.
         """
         return self.joint_nodes(X_new, num_draws, seed).draws
 
     def joint_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> "DrawNodes":
-        """``draw_latents``, with the likelihood parameters that are drawn with them."""
+        """Return draws as ``draw_latents`` does, with the likelihood parameters drawn jointly."""
         raise NotImplementedError
 
     def marginal_nodes(self, X_new: ArrayLike, num_draws: int, seed: Seed = 0) -> "DrawNodes":
-        """Draws of the latents of each row, and the likelihood parameters that are drawn with them.
+        """Return draws of the latents of each row, with the likelihood parameters drawn jointly.
 
-        All rows are drawn by the same standard normals, so that tables over rows are smooth: O(m), for rows one by one.
-        Raises ValueError if a corrected variance is not positive.
+        All rows use the same standard normals, so that tables over rows are smooth. The cost is O(m), since rows are
+        drawn one by one. Raises ValueError if a corrected variance is not positive.
         """
         raise NotImplementedError
 
@@ -505,13 +505,13 @@ class BaseResult(DoublePrecision, Picklable):
         return self.estimates_of({})
 
     def estimates_of(self, functions: Functions) -> "dict[str, pd.DataFrame]":
-        """``estimates``, of increasing functions of some hyperparameters, by the names of these."""
+        """Return ``estimates`` of increasing functions of hyperparameters, given by the hyperparameters' names."""
         unknowns = trainable(self.model)
         pairs = zip(unknowns.names, unknowns.parameters, strict=True)
         return {name: of_value(functions.get(name, np.asarray)(p.value)) for name, p in pairs}
 
     def summary(self, latents: bool = False) -> "pd.DataFrame":
-        """A table of the hyperparameters, as ``az.summary`` has it.
+        """Return a table of the hyperparameters with the columns of ``az.summary``.
 
         Parameters
         ----------
@@ -522,9 +522,9 @@ class BaseResult(DoublePrecision, Picklable):
         -------
         pandas.DataFrame
             A row for each number that is not fixed: ``mean``, ``sd`` and the ends of the equal-tailed interval of
-            ArviZ's probability ``stats.ci_prob``; of draws ``ess_bulk``, ``ess_tail`` and ``r_hat``. A hyperparameter
-            that was learned has a normal density on its unconstrained scale; without one, or if it kept its start
-            value, it has no ``sd``.
+            ArviZ's probability ``stats.ci_prob``. Draws also have ``ess_bulk``, ``ess_tail`` and ``r_hat``. A learned
+            hyperparameter has a normal density on its unconstrained scale. Without such a density, or if it kept its
+            start value, it has no ``sd``.
 
         Raises
         ------
@@ -543,9 +543,9 @@ class BaseResult(DoublePrecision, Picklable):
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the result to one file that ``pgm.load`` reads.
 
-        The file holds arrays and text without pickles: data, hyperparameters, Gaussian factors and draws. Of a custom
-        likelihood it holds only the text of the formula, so pass the likelihood to ``pgm.load``. ``extend`` does not
-        work on loaded draws.
+        The file holds arrays and text without pickles: data, hyperparameters, Gaussian factors and draws. It holds only
+        the text of a custom likelihood's formula, so pass the likelihood to ``pgm.load``. Loaded draws cannot be
+        extended by ``extend``.
 
         Parameters
         ----------
@@ -583,10 +583,10 @@ class BaseResult(DoublePrecision, Picklable):
 
 
 class LatentDraws(NamedTuple):
-    """Latents at the data, (chains, draws, n, latents), and what they are draws of.
+    """Draws of the latents at the data, (chains, draws, n, latents), and the name of their distribution.
 
-    ``whitened`` are their coordinates, None without a joint density, and ``log_q`` (chains, draws) the log density of
-    the approximation over that of the prior, None without one.
+    ``whitened`` are their coordinates, None without a joint density. ``log_q`` (chains, draws) is the log ratio of the
+    approximation's density to the prior's, None without one.
     """
 
     f: np.ndarray
@@ -598,9 +598,9 @@ class LatentDraws(NamedTuple):
 class Result(BaseResult):
     """Base class of results: the model with its hyperparameters resolved, and the data.
 
-    ``columns`` are the names of X's columns, and how they became numbers, if it was a data frame. ``weights`` (n,) are
-    the powers of the rows' likelihoods, None if all are 1; rows of weight 0 are left out. ``labels`` are those of y in
-    the order of their codes, None if y was numbers, and ``missing`` are the rows without y, kept by
+    If X was a data frame, ``columns`` are the names of its columns, and their conversion to numbers. ``weights`` (n,)
+    are the powers of the rows' likelihoods, None if all are 1; rows of weight 0 are left out. ``labels`` are the labels
+    of y in the order of their codes, None if y was numbers. ``missing`` are the rows without y, kept by
     ``missing="predict"``.
     """
 
@@ -621,7 +621,7 @@ class Result(BaseResult):
             """The marginals of the latents at the data; draws have none."""
 
         def latent_draws(self, num_draws: int, seed: int) -> LatentDraws:
-            """One chain of independent draws at the data, of a Gaussian result."""
+            """Return one chain of independent draws at the data, of a Gaussian result."""
 
     # Whether the moments are corrected, and the uncertainty of learned parameters that they include.
     is_corrected: ClassVar[bool] = False
@@ -639,7 +639,7 @@ class Result(BaseResult):
 
     @property
     def log_evidence_bounds(self) -> np.ndarray | None:
-        """Lower bounds of log p(y) by latent (n, latents), None without them."""
+        """Lower bounds of log p(y), one for each latent (n, latents); None if there are none."""
         return None
 
     @property
@@ -648,11 +648,11 @@ class Result(BaseResult):
         return self
 
     def draw_with_parameters(self, num_draws: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]] | None:
-        """Draws of the latents at the data (draws, n, latents) and of the hyperparameters, None if these are fixed."""
+        """Return draws of the latents at the data (draws, n, latents) and of hyperparameters; None if all are fixed."""
         return None
 
     def averaging_draws(self, f: np.ndarray, seed: Seed = 0) -> np.ndarray:
-        """Draws f of the latents at the data (draws, n, latents), as predictions of y average over them."""
+        """Return the draws of the latents at the data (draws, n, latents) that predictions of y average over."""
         return f
 
     @property
@@ -669,12 +669,12 @@ class Result(BaseResult):
         return check_new_inputs(self.model, X_new, name, self.X.shape[1], self.columns)
 
     def predict_missing(self) -> "Predictive":
-        """The predictive distribution of y in the rows without y, ``missing.rows``.
+        """Return the predictive distribution of y in the rows without y, ``missing.rows``.
 
         Returns
         -------
         Predictive
-            As of ``predict`` at ``missing.X`` with ``missing.covariates``.
+            The same as ``predict`` returns at ``missing.X`` with ``missing.covariates``.
 
         Raises
         ------
@@ -706,7 +706,7 @@ class Result(BaseResult):
         coords: Mapping[str, Sequence[Any]] | None = None,
         prior: "PriorPredictive | None" = None,
     ) -> "DataTree":
-        """The result for ArviZ; see ``pgmodels.to_arviz``."""
+        """Convert the result to an xarray.DataTree for ArviZ; see ``pgmodels.to_arviz``."""
         from pgmodels.interop.arviz import to_arviz
 
         return to_arviz(self, num_draws=num_draws, seed=seed, coords=coords, prior=prior)
@@ -714,7 +714,7 @@ class Result(BaseResult):
 
 @dataclass(eq=False, kw_only=True, repr=False)
 class DataResult(Result):
-    """A result that holds the model and the data itself: see Result."""
+    """A result that holds the model and the data: see Result."""
 
     model: Model
     X: Float[np.ndarray, "n d"]
@@ -728,7 +728,7 @@ class DataResult(Result):
 
 
 def same_hyperparameters(one: Result, other: Result) -> bool:
-    """Whether two results have the same hyperparameter values, or sample the same hyperparameters."""
+    """Return whether two results have the same hyperparameter values, or sample the same hyperparameters."""
     sampled = [list(getattr(result, "hyperparameters", {})) for result in (one, other)]
     if any(sampled):
         return sampled[0] == sampled[1]

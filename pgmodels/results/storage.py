@@ -62,14 +62,14 @@ from pgmodels.runtime.messages import shorten, shorten_text
 from pgmodels.runtime.precision import as_array, double_precision
 
 Loaded = Approximation | CorrectedApproximation | IntegratedApproximation | SparseApproximation | Draws
-# Latents that sites couple, by block; None if they are independent.
+# The latents of each block that sites couple; None if all latents are independent.
 Blocks = tuple[tuple[int, ...], ...] | None
-# Of each group, None if it is the prior that the model binds, or the class and its arrays.
+# For each group: None if its prior is the one that the model binds, or the class and its arrays.
 StoredGroups = tuple[tuple[type[LatentPrior], dict[str, Any]] | None, ...]
 
 # The version of the file format, increased by each incompatible change.
 _FORMAT = 4
-# What a file may hold, by public name. A class is rebuilt by its constructor from its fields.
+# The classes that a file may hold, by public name. A class is rebuilt by its constructor from its fields.
 _RESULTS: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
@@ -86,7 +86,7 @@ _CLASSES: dict[str, Any] = _RESULTS | {
         LowRankPrior, CoefficientPrior, LevelsPrior, InducingPrior, ChunkedInducingPrior, FICPrior, HilbertPrior,
     )
 }  # fmt: skip
-# Families of the package, and functions of the number of classes or other options.
+# Likelihood families of the package, and functions of the number of classes or other options.
 _LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
     maker.__name__: maker
     for module in (named, counts)
@@ -99,14 +99,14 @@ _LIKELIHOODS: dict[str, Callable[..., Likelihood]] = {
         counts.Ordinal, counts.Weibull, counts.LogLogistic,
     )
 }  # fmt: skip
-# Constraints with bounds, of numpyro.distributions.constraints.
+# The constraints with bounds in numpyro.distributions.constraints.
 _BOUNDED = ("interval", "greater_than", "less_than")
-# Of these fields only types and shapes are checked: infinities and NaN say what did not converge or has no value.
+# Fields in which infinities and NaN are valid (not converged, or no value): only types and shapes are checked.
 _MAY_BE_INFINITE = (
     "elbo_trace", "elbos", "k_hats", "log_densities", "log_density", "log_evidence", "log_likelihood_trace",
     "start_elbos", "statistics", "tuning",
 )  # fmt: skip
-# Fields that are rebuilt or stored once for the file, and what is not saved: the state of chains, custom objectives.
+# Fields that are rebuilt, stored once for the file, or not saved: the state of chains, custom objectives.
 _OTHER_FIELDS = ("model", "posterior", "prior", "run", "custom_objective")
 
 
@@ -148,7 +148,7 @@ def load(
     likelihood : Likelihood or its family, optional
         Needed for a custom formula, since files hold no code.
     objective : Objective, optional
-        The custom objective that the result is the optimum of, needed for corrections and diagnostics.
+        The custom objective that the result maximises, needed for corrections and diagnostics.
 
     Returns
     -------
@@ -158,8 +158,8 @@ def load(
     Raises
     ------
     ValueError
-        For a file that is not a saved result, is damaged or has another format; for a pipe or a device, and a file
-        larger than the available memory; and for a likelihood or an objective that differs from the saved one.
+        For a file that is not a saved result, is damaged or has another format. For a pipe, a device, or a file larger
+        than the available memory. For a likelihood or an objective that differs from the saved one.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def load(
     name = getattr(result, "objective", "none")
     if name != objective.name:
         raise ValueError(
-            f"objective is {objective.name!r}, and that of the result in the file is {name!r}: leave it out."
+            f"objective is {objective.name!r}, but the result in the file has the objective {name!r}: leave it out."
         )
     uncorrected = getattr(result, "uncorrected", result)
     known = replace(uncorrected, custom_objective=objective)
@@ -193,17 +193,17 @@ def load(
 
 
 class _UnsuitableError(ValueError):
-    """An argument of ``load`` does not fit the file, which is not damaged."""
+    """An error in an argument of ``load``, which does not fit the intact file."""
 
 
 @contextmanager
 def faults_of(path: Path, unsuitable: type[ValueError] = _UnsuitableError) -> Iterator[None]:
-    """Turn errors about a file's contents into a ValueError that names it; ``unsuitable`` ones are of intact files."""
+    """Turn errors about a file into a ValueError that names it, as damaged except after ``unsuitable`` errors."""
     try:
         yield
     except unsuitable as error:
         raise ValueError(f"{path}: {error}") from error
-    # What a file claims may be anything, and is read by most of the package.
+    # A file may claim anything, and most of the package reads its claims: any error may occur.
     except Exception as error:
         shown = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         raise ValueError(
@@ -213,7 +213,7 @@ def faults_of(path: Path, unsuitable: type[ValueError] = _UnsuitableError) -> It
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """The document and the arrays of a file; raises ValueError unless it is a result of this format."""
+    """Return the document and the arrays of a file. Raise ValueError unless it is a result of this format."""
     try:
         document, arrays = read_arrays(path)
     except ValueError as error:
@@ -235,11 +235,11 @@ def read_file(path: Path) -> tuple[dict[str, Any], Arrays]:
     return document, arrays
 
 
-# Writing: the public name and the fields of each object.
+# Writing: each object is stored as its public name and its fields.
 
 
 def _stored_fields(value: Any, place: str) -> tuple[str, dict[str, Any]]:
-    """The public name and the fields of an object; ValueError with a remedy for a class that has no public name."""
+    """Return the public name and the fields of an object. Raise ValueError if its class has no public name."""
     match value:
         case Model():
             return "Model", {"likelihood": _stored_likelihood(value.likelihood, value.num_latents), "gps": value.gps}
@@ -284,7 +284,7 @@ def _blocks(posterior: Posterior) -> Blocks:
 
 
 def _own_groups(result: Approximation | Draws, stored: Mapping[str, Any]) -> tuple[LatentPrior | None, ...]:
-    """The groups of a result's prior, None for those that the model binds at its data."""
+    """Return the groups of a result's prior; None for each group that the model binds at its data."""
 
     def same(one: LatentPrior, other: LatentPrior) -> bool:
         pairs = ((getattr(one, name), getattr(other, name)) for name in _array_fields(one))
@@ -296,25 +296,25 @@ def _own_groups(result: Approximation | Draws, stored: Mapping[str, Any]) -> tup
 
 def _unnamed(value: object, place: str) -> ValueError:
     return ValueError(
-        f"save stores objects by class name, and {place} is {shorten(value)}, which is not of a class of pgmodels or "
-        "NumPyro: use pickle (pickle.dump), which takes custom classes too."
+        f"save stores objects by class name, but {place} is {shorten(value)}, which is not of a class of pgmodels or "
+        "NumPyro: use pickle (pickle.dump), which accepts custom classes too."
     )
 
 
 def _bound_prior(model: Model, values: Mapping[str, Any]) -> PriorCollection:
-    """The prior at the data as engines bind it; files have the arrays of groups that differ from it."""
+    """Return the prior at the data as engines bind it; files have the arrays of groups that differ from it."""
     in_program = bool(values.get("hyperparameters")) or values["method"] == "nuts"
     prior = model.prior(values["X"], traced=True) if in_program else model.prior(values["X"])
     return prior.for_sampling() if values["method"] == "gibbs" else prior
 
 
 def _array_fields(group: LatentPrior) -> list[str]:
-    """The names of the fields of a prior but those that come from the model and the data."""
+    """Return the names of a prior's fields, except the fields that come from the model and the data."""
     return [field.name for field in fields(group) if field.name not in ("kernel", "mean", "X", "size")]
 
 
 def _stored_distribution(value: dist.Distribution, place: str) -> dict[str, Any]:
-    """A distribution by name, arguments and precision; raises ValueError if these do not rebuild it."""
+    """Return the name, arguments and precision of a distribution. Raise ValueError if these do not rebuild it."""
     kind = type(value)
     names = [name for name in inspect.signature(kind).parameters if name != "validate_args"]
     if (sd if kind is sd else getattr(dist, kind.__name__, None)) is kind and all(hasattr(value, n) for n in names):
@@ -328,7 +328,7 @@ def _stored_distribution(value: dist.Distribution, place: str) -> dict[str, Any]
 
 
 def _stored_constraint(constraint: Constraint, place: str) -> dict[str, Any]:
-    """A NumPyro constraint by its name and bounds."""
+    """Return the name and the bounds of a NumPyro constraint."""
     for name, value in vars(constraints).items():
         if isinstance(value, Constraint) and type(value) is type(constraint) and value == constraint:
             return {"name": name, "bounds": {}}
@@ -340,7 +340,7 @@ def _stored_constraint(constraint: Constraint, place: str) -> dict[str, Any]:
 
 
 def _stored_likelihood(likelihood: Likelihood, size: int) -> dict[str, Any]:
-    """A likelihood of pgmodels by its name; of any, the parameters and formulas."""
+    """Return the parameters and formulas of a likelihood, and the name of a likelihood of pgmodels."""
     name, parameters, options = likelihood.name, likelihood.parameters, dict(likelihood.options)
     return {
         "name": name,
@@ -352,7 +352,7 @@ def _stored_likelihood(likelihood: Likelihood, size: int) -> dict[str, Any]:
 
 
 def _formulas(likelihood: Likelihood, size: int) -> dict[str, tuple[str, str]]:
-    """The formulas and support of a likelihood as text, with digests, since the text rounds numbers."""
+    """Return the formulas and support of a likelihood as text, with digests, because the text rounds numbers."""
     roles = {
         "formula": likelihood.function,
         "mean": likelihood.conditional_mean,
@@ -367,7 +367,7 @@ def _formulas(likelihood: Likelihood, size: int) -> dict[str, tuple[str, str]]:
 def _named_likelihood(
     name: str, parameters: dict[str, Parameter], options: dict[str, Any], size: int
 ) -> Likelihood | None:
-    """The likelihood of pgmodels with this name, these parameters and options; None if there is none."""
+    """Return the likelihood of pgmodels with this name, these parameters and options; None if there is none."""
     largest = 1 + max((np.size(parameter.value) for parameter in parameters.values()), default=0)
     if any(type(option) is int and option > largest for option in options.values()):
         raise ValueError(f"the options of {name}, {shorten(options)}, do not fit its parameters")
@@ -375,13 +375,13 @@ def _named_likelihood(
     accepted, arguments = [] if maker is None else _arguments(maker), {**options, **parameters}
     if "num_classes" in accepted and not options:
         arguments["num_classes"] = max(2, size + (name == "StickBreaking"))
-    # Ordinal has a disc or not.
+    # Ordinal has an optional parameter, disc.
     fits = maker is not None and accepted == sorted({*arguments, *({"disc"} & {*accepted})})
     return maker(**arguments) if maker is not None and fits else None
 
 
 def _arguments(likelihood: Likelihood | LikelihoodFamily | Callable[..., Likelihood]) -> list[str]:
-    """The names of the parameters of a likelihood or family, or of a function's arguments, sorted."""
+    """Return the sorted names of a likelihood's or family's parameters, or of a function's arguments."""
     if isinstance(likelihood, Likelihood):
         return sorted(likelihood.parameters)
     if isinstance(likelihood, LikelihoodFamily):
@@ -393,17 +393,17 @@ def _arguments(likelihood: Likelihood | LikelihoodFamily | Callable[..., Likelih
 
 
 class _Reader:
-    """The result of one file. ``sizes`` are the lengths of axes by name, which all its arrays share."""
+    """A reader of one file. ``sizes`` are the lengths of axes by name, which all its arrays share."""
 
     def __init__(self, document: dict[str, Any], arrays: Arrays, likelihood: Likelihood | LikelihoodFamily | None):
         self.document, self.arrays, self.likelihood = document, arrays, likelihood
         self.sizes: dict[str, int] = {}
 
     def result(self) -> Any:
-        """The result. Raises an error of any kind for a document that is damaged."""
+        """Return the result. A damaged document raises an error of any kind."""
         result = decode(self.document["result"], self.arrays, self._build)
         if type(result) is not _CLASSES[self.document["kind"]]:
-            raise ValueError(f"it holds a {type(result).__name__} as a {self.document['kind']}")
+            raise ValueError(f"it holds a {type(result).__name__} named a {self.document['kind']}")
         return result
 
     def _build(self, public: str, values: dict[str, Any]) -> Any:
@@ -453,16 +453,16 @@ class _Reader:
             return cls(model=model, posterior=_posterior(prior, values.pop("sites"), values.pop("blocks")), **values)
         shapes = [(group.rank, group.size) for group in prior.groups]
         if values["whitened"] is not None and [v.shape[-2:] for v in values["whitened"]] != shapes:
-            raise ValueError(f"whitened coordinates have other shapes than the prior's, {shapes}")
+            raise ValueError(f"whitened coordinates differ in shape from the prior's, {shapes}")
         return cls(model=model, prior=prior, **values)
 
     def _model(self, counted: list[int]) -> Model:
-        """The model; raises ValueError, before it is built, unless the arrays have its number of latents."""
+        """Return the model. Raise ValueError, before it is built, unless the arrays have its number of latents."""
         sizes = [gp["fields"]["size"] for gp in self.document["model"]["fields"]["gps"]]
         if not all(type(size) is int and size > 0 for size in sizes):
             raise ValueError("sizes of GPs should be whole numbers >= 1")
         if counted not in (sizes, [sum(sizes)]):
-            raise ValueError(f"it holds {sum(counted)} latents, and a model of {sum(sizes)} in {len(sizes)} GPs")
+            raise ValueError(f"it holds {sum(counted)} latents, but a model of {sum(sizes)} in {len(sizes)} GPs")
         self.sizes["l"] = sum(sizes)
         return decode(self.document["model"], self.arrays, self._build)
 
@@ -474,7 +474,7 @@ class _Reader:
         roots: tuple[np.ndarray, ...],
         centres: tuple[np.ndarray, ...],
     ) -> tuple[Model, Posterior]:
-        """The model and the posterior at inducing inputs, without rows of data."""
+        """Return the model and the posterior at inducing inputs, without rows of data."""
         latents = sorted(latent for block in blocks or () for latent in block)
         if latents != [*range(len(latents))]:
             raise ValueError("blocks do not have each latent once")
@@ -510,7 +510,7 @@ class _Reader:
         parameters: dict[str, Parameter],
         formulas: dict[str, tuple[str, str]],
     ) -> Likelihood:
-        """The likelihood; _UnsuitableError if a custom formula is not passed or differs from the saved one."""
+        """Return the likelihood. Raise _UnsuitableError if a custom formula is missing or is not the saved one."""
         size, likelihood = self.sizes["l"], self.likelihood
         if likelihood is None and named:
             likelihood = _named_likelihood(name, parameters, options, size)
@@ -549,7 +549,7 @@ def _built_parameter(
 ) -> Parameter:
     shape = () if value is None else np.shape(value)
     if prior is not None and prior.shape() != shape:
-        raise ValueError(f"a prior of shape {prior.shape()} is of a parameter of shape {shape}")
+        raise ValueError(f"a prior has shape {prior.shape()}, and its parameter has shape {shape}")
     if prior is not None and constraint is not None and prior.support != constraint:
         prior = Within(prior, constraint)
     array = None if value is None else np.asarray(value, dtype=np.float64)
@@ -576,14 +576,14 @@ def _built_constraint(name: str, bounds: dict[str, float]) -> Constraint:
 
 
 def _with_groups(prior: PriorCollection, stored: StoredGroups) -> PriorCollection:
-    """The prior with the stored groups in place of its own; None stands for one that is the same."""
+    """Return the prior with the stored groups instead of its own; None keeps a group."""
     pairs = zip(prior.groups, stored, strict=True)
     groups = tuple(group if part is None else _group(group, *part) for group, part in pairs)
     return PriorCollection(groups, prior.copies)
 
 
 def _group(bound: LatentPrior, cls: type[LatentPrior], values: dict[str, Any]) -> LatentPrior:
-    """A prior of stored arrays, with the kernel and inputs of one that the model binds."""
+    """Return a prior of stored arrays, with the kernel and the inputs of a prior that the model binds."""
     check_values(cls, values, {"n": len(bound.X), "d": bound.X.shape[1]})
     for name, value in values.items():
         if isinstance(value, tuple):
@@ -596,32 +596,32 @@ def _group(bound: LatentPrior, cls: type[LatentPrior], values: dict[str, Any]) -
 
 
 def _posterior(prior: PriorCollection, sites: Sites, blocks: Blocks) -> Posterior:
-    # Padded, as in the engines, so that the result is the same to the last bit.
+    # Rows are padded as in the engines, so that the result is the same to the last bit.
     padded = padded_prior(prior)
     sites = pad_sites(Sites(*map(as_array, sites)), padded.num_rows)
     return _condition(padded, sites, blocks).completed(padded)
 
 
 # Engines compute the sites of coupled latents and the posterior in one program; here the sites are read from the file.
-# The order of sums differs, so coupled posteriors agree to rounding. All others are the same to the last bit.
+# The order of sums differs, so coupled posteriors agree to rounding. Uncoupled posteriors agree to the last bit.
 @partial(compiled, static_argnames="blocks", optimise=False)
 def _condition(prior: PriorCollection, sites: Sites, blocks: Blocks) -> NewLeaves:
     return NewLeaves.of(prior, prior.condition(sites) if blocks is None else condition_jointly(prior, sites, blocks))
 
 
-# Checks of values against the annotations of fields, and of the fields of a result against each other.
+# Values are checked against the annotations of fields, and the fields of a result against each other.
 
 
 def _check_result(values: dict[str, Any], sizes: dict[str, int]) -> None:
     """Raise ValueError if the fields of a result do not fit each other."""
     num_rows, rows, columns = sizes.get("n", 0), values.get("rows"), values.get("columns")
     if columns is not None and len(columns) != sizes["d"]:
-        raise ValueError(f"X has {sizes['d']} columns, and {len(columns)} have names")
+        raise ValueError(f"X has {sizes['d']} columns, but {len(columns)} names")
     wrong = {
         "elbo_trace has no entry": np.size(values.get("elbo_trace", 0)) == 0,
         "X has no row": num_rows == 0 and "X" in values,
         "stored_latents do not have the rows of X": rows is None and sizes.get("stored", num_rows) != num_rows,
-        "rows are not those of X": rows is not None and not np.isin(rows, np.arange(num_rows)).all(),
+        "rows are not rows of X": rows is not None and not np.isin(rows, np.arange(num_rows)).all(),
         "shares are not probabilities": not _are_probabilities(values.get("shares")),
         "mass has entries that are not probabilities": not _are_probabilities(values.get("mass")),
         "owners are not points": not np.isin(values.get("owners", 0), np.arange(sizes.get("points", 1))).all(),
@@ -639,8 +639,8 @@ def _are_probabilities(values: np.ndarray | None) -> bool:
 def check_values(owner: type, values: Mapping[str, Any], sizes: dict[str, int]) -> None:
     """Raise ValueError if values do not fit the annotations of a class's fields.
 
-    Arrays are annotated with jaxtyping: their types, numbers of axes and lengths are checked, and that they are finite.
-    ``sizes`` are the known lengths of axes by name; those of other axes are added. Fields of other types are skipped.
+    Arrays are annotated with jaxtyping: they must be finite, with the annotated types, numbers of axes and lengths.
+    ``sizes`` are the known lengths of axes by name; new axes are added. Fields of other types are skipped.
     """
     kinds = {field.name: field.type for field in fields(owner)} if is_dataclass(owner) else owner.__annotations__
     for name, kind in kinds.items():
@@ -673,24 +673,24 @@ def _check(kind: Any, value: Any, name: str, sizes: dict[str, int]) -> None:
     elif kind in (bool, int, float, str):
         is_number = kind is float and type(value) is int
         if type(value) is not kind and not is_number:
-            raise ValueError(f"{name} should be of type {kind.__name__}, and is {type(value).__name__}")
+            raise ValueError(f"{name} should be of type {kind.__name__}, but is {type(value).__name__}")
         if kind is float and not _may_be_infinite(name) and not np.isfinite(value):
-            raise ValueError(f"{name} should be finite, and is {value}")
+            raise ValueError(f"{name} should be finite, but is {value}")
 
 
 def _check_array(kind: Any, value: object, name: str, sizes: dict[str, int]) -> None:
     if not isinstance(value, np.ndarray):
-        raise ValueError(f"{name} should be an array, and is {type(value).__name__}")
+        raise ValueError(f"{name} should be an array, but is {type(value).__name__}")
     if value.dtype.name not in kind.dtypes or value.dtype == np.float32:
-        raise ValueError(f"{name} has the type {value.dtype}")
+        raise ValueError(f"{name} has the wrong type {value.dtype}")
     axes = kind.dim_str.split()
     if axes[-1:] == ["..."]:
         axes = [*axes[:-1], *["_"] * (value.ndim - len(axes) + 1)]
     if value.ndim != len(axes):
-        raise ValueError(f"{name} should have {len(axes)} axes, and has the shape {value.shape}")
+        raise ValueError(f"{name} should have {len(axes)} axes, but has the shape {value.shape}")
     for axis, length in zip(axes, value.shape, strict=True):
         if axis != "_" and sizes.setdefault(axis, length) != length:
-            raise ValueError(f"{name} has the shape {value.shape}, where {sizes[axis]} is expected for {length}")
+            raise ValueError(f"{name} has the shape {value.shape}, but {sizes[axis]} is expected for {length}")
     if not _may_be_infinite(name) and not np.isfinite(value).all():
         raise ValueError(f"{name} has entries that are not finite")
 

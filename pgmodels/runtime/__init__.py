@@ -13,19 +13,19 @@ INTERRUPTED = 128 + 2
 
 
 def exit_on_interrupt() -> None:
-    """From now on SIGINT ends the process, unless its parent has set SIGINT to be ignored.
+    """Let SIGINT end the process from now on, unless its parent has set SIGINT to be ignored.
 
-    A KeyboardInterrupt would run the interpreter's shutdown, during which threads that still compile crash; and Python
-    discards one that is raised within a callback of the garbage collector.
+    A KeyboardInterrupt would run the interpreter's shutdown, during which threads that still compile crash. Python also
+    discards a KeyboardInterrupt that is raised within a callback of the garbage collector.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end)
 
 
 def end(signum: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
-    """End the process, without the interpreter's shutdown."""
+    """End the process without the interpreter's shutdown."""
     for stream in (sys.stdout, sys.stderr):
-        # The interruption may come while something is written; and a progress bar hides the cursor.
+        # The interruption may come during a write, and a progress bar hides the cursor.
         with suppress(Exception):
             stream.write("\x1b[?25h\n" if stream is sys.stderr and stream.isatty() else "")
             stream.flush()
@@ -33,7 +33,7 @@ def end(signum: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn
 
 
 def is_command() -> bool:
-    """Whether this process is ``pgmodels`` or ``python -m pgmodels``, also while the package is being imported."""
+    """Return whether this process is ``pgmodels`` or ``python -m pgmodels``, also during the package's import."""
     arguments = getattr(sys, "argv", [""]) or [""]
     if arguments[0] == "-m":
         original = sys.orig_argv

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 # Files of arrays with a JSON document: values as JSON, atomic writing, and safe reading without pickles.
 
-# The entry of the document, which lists the other entries.
+# The name of the document's entry; the document lists all other entries.
 _DOCUMENT = "pgmodels"
-# Text that begins with one of these is a formula to a spreadsheet (OWASP, CSV injection).
+# Spreadsheets read text that begins with one of these as a formula (OWASP, CSV injection).
 _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
-# The largest document in bytes, and the kinds of NumPy types that files hold: booleans and numbers.
+# The largest document in bytes, and the kinds of NumPy types in files: booleans and numbers.
 _LARGEST, _KINDS = 2**26, "biufc"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -57,7 +57,7 @@ def _no_class(value: object, *_: object) -> Any:
 def encode(
     value: object, arrays: Arrays, name: str, fields_of: Callable[[Any, str], tuple[str, dict[str, Any]]] = _no_class
 ) -> Any:
-    """A value as JSON: a tuple as a list, and an array as its name in ``arrays``, to which it is added.
+    """Return a value as JSON: tuples become lists, and arrays become names, under which ``arrays`` then holds them.
 
     ``fields_of`` returns the public name and the fields of an object at a place in the file, or raises ValueError.
     """
@@ -81,7 +81,7 @@ def encode(
 
 
 def decode(value: object, arrays: Arrays, build: Build = _no_class) -> Any:
-    """The value of a document; ``build`` makes an object of its public name and fields, or raises ValueError."""
+    """Return the value of a document; ``build`` makes objects from public names and fields, or raises ValueError."""
     match value:
         case list():
             return tuple(decode(part, arrays, build) for part in value)
@@ -97,12 +97,12 @@ def decode(value: object, arrays: Arrays, build: Build = _no_class) -> Any:
 
 
 def write_arrays(path: Path, document: Mapping[str, Any], arrays: Arrays) -> None:
-    """Write arrays and a document, which also lists their types and shapes, as NumPy's npz; ValueError for objects."""
+    """Write arrays and a document, which also lists their types and shapes, as npz. Raise ValueError for objects."""
     for name, array in arrays.items():
         if array.dtype.hasobject:
             raise ValueError(f"{name} holds Python objects, which a file of arrays cannot store.")
         if array.dtype.kind not in _KINDS:
-            raise ValueError(f"{name} is of type {array.dtype}, and a file stores numbers and booleans.")
+            raise ValueError(f"{name} is of type {array.dtype}, but a file stores only numbers and booleans.")
     table = {name: _described(array.dtype, array.shape) for name, array in arrays.items()}
     text = np.frombuffer(json.dumps({**document, "arrays": table}).encode(), dtype=np.uint8)
     if len(text) > _LARGEST:
@@ -121,11 +121,11 @@ def write_table(path: Path, table: "pd.DataFrame") -> None:
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """The document and the arrays of a file, using no more memory than the file's size on disk.
+    """Return the document and the arrays of a file, using no more memory than the file's size on disk.
 
-    Sizes are checked before anything is read: pgmodels never compresses arrays, so that a file with compressed entries,
-    such as a zip bomb, is rejected. Raises ValueError for a damaged file and one that is not regular, or larger than
-    the available memory, FileNotFoundError for a missing one.
+    Sizes are checked before arrays are read. Files with compressed entries, such as zip bombs, are rejected, since
+    pgmodels never compresses arrays. Raises ValueError for a file that is damaged, not regular, or larger than the
+    available memory, and FileNotFoundError for a missing file.
     """
     with _faults_of(path), _opened(path) as file, zipfile.ZipFile(file) as archive:
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
@@ -141,12 +141,12 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], Arrays]:
             raise ValueError(f"its document must be a JSON object; got a {type(document).__name__}")
         table = document.get("arrays", {})
         for name in sorted(name for name in {*headers, *table} if headers.get(name) != table.get(name)):
-            raise ValueError(f"{name} is {_words(headers.get(name))} and should be {_words(table.get(name))}")
+            raise ValueError(f"{name} is {_words(headers.get(name))}, but should be {_words(table.get(name))}")
         return document, {name: _read(archive, entry) for name, entry in entries.items()}
 
 
 def remove_temporary(folder: Path, names: str) -> None:
-    """Remove files of these names (a regular expression) that killed processes left, with no other writing them."""
+    """Remove files of these names (a regular expression) that killed processes left; no process may be writing them."""
     temporary = re.compile(rf"\.({names})\.[0-9a-f]{{16}}\.tmp")
     for entry in folder.iterdir():
         if temporary.fullmatch(entry.name):
@@ -155,13 +155,13 @@ def remove_temporary(folder: Path, names: str) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, renamed to ``path`` on exit: an interrupted process leaves no partial file.
+    """Yield a temporary path to write to, renamed to ``path`` on exit: an interrupted process leaves no partial file.
 
-    Each write has a temporary file of its own, which is created here: several processes may write the same file, and a
-    link that someone has put there is not followed.
+    Each write creates its own temporary file. Several processes may therefore write the same file, and a link that
+    someone has put there is not followed.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    # Unlike the files of tempfile, with the permissions of any new file.
+    # The file has the permissions of any new file, unlike files of tempfile.
     temporary.open("xb").close()
     try:
         yield temporary
@@ -174,11 +174,11 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the names of a folder's files on disk; Windows offers no such call."""
+    """Write the names of a folder's files to disk; Windows has no such call."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            # Some file systems of networks refuse it.
+            # Some network file systems refuse the call.
             with suppress(OSError):
                 os.fsync(descriptor)
         finally:
@@ -186,7 +186,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path, option: str) -> None:
-    """Create a folder if it does not exist. Raises ValueError, naming the option, where it is not writable."""
+    """Create a folder if it does not exist. Raise ValueError, with the option's name, if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Permissions alone are not enough: the file system may be read-only.
@@ -194,7 +194,7 @@ def make_folder(folder: Path, option: str) -> None:
             pass
     except OSError as error:
         raise ValueError(
-            f"{option} must be a writable folder; got {folder} ({error.strerror or error}). Choose another one."
+            f"{option} must be a writable folder; got {folder} ({error.strerror or error}). Choose another folder."
         ) from error
 
 
@@ -204,9 +204,9 @@ def _escaped(cell: object) -> object:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A regular file that fits into memory, open to read; raises OSError for others, such as endless pipes."""
+    """Yield a regular file that fits into memory, open for reading. Raise OSError for other files, such as pipes."""
     _require_regular(os.stat(path))
-    # The file may have been replaced since: opening a pipe would wait for its writer.
+    # The file may have been replaced by a pipe: opening a pipe would wait for its writer.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         status = os.fstat(file.fileno())
         _require_regular(status)
@@ -223,7 +223,7 @@ def _require_regular(status: os.stat_result) -> None:
 
 @contextmanager
 def _faults_of(path: Path) -> Iterator[None]:
-    """Within the context, errors of zipfile, NumPy and JSON on invalid bytes become one ValueError."""
+    """Convert errors of zipfile, NumPy and JSON for invalid bytes to one ValueError, within the context."""
     try:
         yield
     except FileNotFoundError:
@@ -238,25 +238,25 @@ def _check_sizes(entries: list[zipfile.ZipInfo], size: int) -> None:
     """Raise ValueError if entries are compressed, or have more bytes than their file."""
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
-            raise ValueError(f"{entry.filename} is compressed, which pgmodels never does, to {entry.file_size} bytes")
+            raise ValueError(f"{entry.filename} is compressed, of {entry.file_size} bytes; pgmodels never compresses")
     total = sum(entry.file_size for entry in entries)
     if total > size:
-        raise ValueError(f"its entries have {total} bytes, and the file {size}")
+        raise ValueError(f"its entries have {total} bytes, but the file has {size}")
 
 
 def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> list[Any]:
-    """Type and shape of an array; ValueError for objects, or if the number of bytes does not match."""
+    """Return the type and the shape of an array. Raise ValueError for objects, or if the bytes do not match."""
     with archive.open(entry) as stream:
         shape, _, dtype = _HEADERS[npy.read_magic(stream)](stream)
         num_bytes = entry.file_size - stream.tell()
     if dtype.hasobject:
         raise ValueError(f"{entry.filename} holds pickled objects, which are never loaded")
     if dtype.kind not in _KINDS:
-        raise ValueError(f"{entry.filename} is of type {dtype}, and files of pgmodels hold numbers and booleans")
+        raise ValueError(f"{entry.filename} is of type {dtype}, but files of pgmodels hold only numbers and booleans")
     expected = math.prod(shape, start=dtype.itemsize)
     if expected != num_bytes or min(shape, default=0) < 0:
         raise ValueError(
-            f"{entry.filename} has {num_bytes} bytes for an array of shape {shape}, which takes {expected}"
+            f"{entry.filename} has {num_bytes} bytes for an array of shape {shape}, which needs {expected}"
         )
     return _described(dtype, shape)
 
@@ -280,7 +280,7 @@ else:
     import fcntl
 
 _NAME = "pgmodels.lock"
-# A file that another process has locked on Windows cannot be read there: the byte that is locked is beyond its end.
+# On Windows, the locked byte of a file cannot be read by another process: the lock is therefore after the file's end.
 _BEYOND = 2**20
 
 
@@ -288,18 +288,18 @@ _BEYOND = 2**20
 def locked_folder(folder: Path, option: str, run: str) -> Iterator[None]:
     """Keep other runs from a folder within the context.
 
-    The system releases a lock when its process ends, however it ends, and another run on the same machine then takes
-    the file over. The file stays, empty, where a run has ended by itself: if it were deleted, a process that has just
-    opened it would lock a file without a name.
+    The system releases a lock when its process ends in any way; another run on the same machine can then use the file.
+    A run that ends by itself leaves the file empty. If the file were deleted, a process that has just opened it would
+    lock a file without a name.
 
-    Raises ValueError, naming the option, if another run uses the folder, or may do so on another machine.
+    Raises ValueError, with the option's name, if another run uses the folder, or may use it on another machine.
     """
     path = folder / _NAME
     descriptor = _descriptor(path, option)
     try:
         is_free, holder = _try_lock(descriptor), _holder_of(descriptor, path, option)
         if is_free is None:
-            # The file system has no locks: what the file contains decides.
+            # The file system has no locks: the contents of the file decide.
             is_free = not (holder and holder["host"] == platform.node() and _is_running(holder["process"]))
         if not is_free:
             raise ValueError(
@@ -322,8 +322,8 @@ def locked_folder(folder: Path, option: str, run: str) -> Iterator[None]:
 
 
 def _descriptor(path: Path, option: str) -> int:
-    """A descriptor of the lock file, which is created if there is none; ValueError if it is no file of one's own."""
-    # Links are not followed, and a pipe does not wait for its other end.
+    """Return a descriptor of the lock file, created if needed. Raise ValueError unless it is the user's own file."""
+    # Links are not followed, and opening a pipe does not wait for its other end.
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -337,7 +337,7 @@ def _descriptor(path: Path, option: str) -> int:
 
 
 def _try_lock(descriptor: int) -> bool | None:
-    """Whether this process could lock a file; None where the file system has no locks."""
+    """Lock a file, and return whether this succeeded; None if the file system has no locks."""
     try:
         if sys.platform == "win32":
             os.lseek(descriptor, _BEYOND, os.SEEK_SET)
@@ -352,9 +352,9 @@ def _try_lock(descriptor: int) -> bool | None:
 
 
 def _holder_of(descriptor: int, path: Path, option: str) -> dict[str, Any] | None:
-    """What a lock file contains; None if it is empty. Raises ValueError if another program wrote it."""
+    """Return the contents of a lock file; None if it is empty. Raise ValueError if another program wrote it."""
     os.lseek(descriptor, 0, os.SEEK_SET)
-    # The largest lock file is far smaller.
+    # Each lock file is far smaller than this.
     text = os.read(descriptor, 4096)
     try:
         holder = json.loads(text or b"null")
@@ -391,15 +391,15 @@ def _holding(holder: dict[str, Any] | None) -> str:
 
 
 def digest(value: object) -> str:
-    """A hash of ``identity(value)``, the same in every process."""
+    """Return a hash of ``identity(value)``, the same in every process."""
     return hashlib.sha256(repr(identity(value)).encode()).hexdigest()
 
 
 def identity(value: object) -> Any:
-    """Nested tuples of text and numbers, equal for values with equal contents.
+    """Return nested tuples of text and numbers, equal for values with equal contents.
 
-    They are free of process-specific values such as addresses, set order and string hashes. An object is represented by
-    its class and contents, a function by its code, defaults and closure.
+    They contain no process-specific values, such as addresses, set orders and string hashes. An object is represented
+    by its class and contents, a function by its code, defaults and closure.
     """
     return _identity(value, ())
 
@@ -431,7 +431,7 @@ def _identity(value: object, within: tuple[int, ...]) -> Any:
 def _numbers(value: Any) -> Any:
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return str(jax.random.key_impl(value)), _numbers(jax.random.key_data(value))
-    # A number is the same as Python's and as NumPy's.
+    # Equal numbers of Python and of NumPy are the same.
     array = np.asarray(value.item() if isinstance(value, np.generic) else value)
     if array.dtype.hasobject:
         return array.shape, repr(array.tolist())
@@ -439,7 +439,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _contents(value: Any) -> tuple[Any, ...]:
-    """The contents that identify an object, without its class."""
+    """Return the contents that identify an object, without its class."""
     if isinstance(value, FunctionType):
         cells = tuple(_cell_content(cell) for cell in value.__closure__ or ())
         return value.__name__, value.__code__, value.__defaults__, value.__kwdefaults__, cells
@@ -452,7 +452,7 @@ def _contents(value: Any) -> tuple[Any, ...]:
     if isinstance(value, (BuiltinFunctionType, np.ufunc)):
         return (value.__name__,)
     if is_distribution(value):
-        # NumPyro has the names of the fields in a set, and their values in its order.
+        # NumPyro has the names of the fields in a set, and their values in the order of the set.
         kind = type(value)
         names = {*kind.gather_pytree_data_fields(), *kind.gather_pytree_aux_fields()} - {"_validate_args"}
         return tuple((name, vars(value).get(name)) for name in sorted(names))

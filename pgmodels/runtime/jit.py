@@ -1,4 +1,4 @@
-"""Compilation: options of XLA that are right on this installation, compiled functions, threads and memory."""
+"""Compilation: XLA options with correct results on this installation, compiled functions, threads and memory."""
 
 import math
 import os
@@ -18,11 +18,11 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from pgmodels.runtime.messages import PgmodelsWarning, warn
 
-# What the machine has: memory and threads.
+# The machine's memory and threads.
 
 
 def available_memory(control_group: Path = Path("/sys/fs/cgroup")) -> float:
-    """Bytes that this process can still allocate, by Linux and the limit of its addresses; infinite where unknown."""
+    """Return the bytes that this process can still allocate, by Linux and its address limit; infinite if unknown."""
     # Memory limit and usage of a container in the two versions of Linux control groups.
     files = ("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")
     limits = [_available_in(control_group / limit, control_group / usage) for limit, usage in files]
@@ -35,7 +35,7 @@ def available_memory(control_group: Path = Path("/sys/fs/cgroup")) -> float:
 
 
 def _available_addresses() -> float:
-    """What is left of the limit that ``ulimit -v`` sets, beyond which an allocation ends the process."""
+    """Return the rest of the limit that ``ulimit -v`` sets; an allocation above it ends the process."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -47,7 +47,7 @@ def _available_addresses() -> float:
 
 
 def _available_in(limit: Path, usage: Path) -> float:
-    """The limit of a control group less its usage, without reclaimable caches."""
+    """Return the limit of a control group minus its usage, without reclaimable caches."""
     most, used = _read(limit), _read(usage)
     if math.inf in (most, used):
         return most
@@ -60,7 +60,7 @@ def _available_in(limit: Path, usage: Path) -> float:
 
 
 def _read(path: Path) -> float:
-    """The first number in a file; infinity if there is none."""
+    """Return the first number in a file; infinity if there is none."""
     try:
         return float(path.read_text().split()[0])
     except (IndexError, OSError, ValueError):
@@ -68,17 +68,17 @@ def _read(path: Path) -> float:
 
 
 def require_memory(needed: float, what: str, remedy: str) -> None:
-    """Raise MemoryError where more bytes are needed than are available."""
+    """Raise MemoryError if more bytes are needed than are available."""
     available = available_memory()
     if needed > available:
         raise MemoryError(
-            f"{what} take {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are available. {remedy}"
+            f"{what} need {needed / 1e9:.1f} GB of memory, but only {available / 1e9:.1f} GB are available. {remedy}"
         )
 
 
 def require_draws(num_draws: int, num_rows: int, num_latents: int, matrices: float = 0.0) -> None:
-    """Raise MemoryError where draws of latents at rows, and the bytes of matrices for them, need more than there is."""
-    # Draws, their noise, and what is computed of them.
+    """Raise MemoryError if draws of latents at rows, and the bytes of matrices for them, exceed the memory."""
+    # The draws, their noise, and results computed from the draws.
     needed = 4.0 * 8.0 * num_draws * num_rows * num_latents + matrices
     fewer = "fewer rows" if matrices > 0.5 * needed else "fewer rows or draws"
     require_memory(needed, f"{num_draws:,} draws of the latents at {num_rows:,} rows", f"Ask for {fewer}.")
@@ -89,24 +89,24 @@ def require_draws(num_draws: int, num_rows: int, num_latents: int, matrices: flo
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Up to this many rows one BLAS thread factorises about as fast as several, and on a busy machine far faster: threads
-# wait for each other within every small factorisation (455 rows, 2 cores, 2 other processes: 10 ms against 1,270 ms).
+# Up to this number of rows, one BLAS thread factorises about as fast as several threads, and far faster on a busy
+# machine, where threads wait for each other (455 rows, 2 cores, 2 other processes: 10 ms compared with 1,270 ms).
 SMALL = 1500
 
 
 def num_cores() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _OneThread:
-    """One BLAS thread, shared by Python threads: the first to enter sets it, the last to exit restores the number."""
+    """One BLAS thread for all Python threads: the first to enter sets it, the last to exit restores the number."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._within = 0
         self._limit: Any = None
-        # Finding the BLAS libraries of NumPy and SciPy takes as long as a small factorisation.
+        # The search for the BLAS libraries of NumPy and SciPy costs as much as a small factorisation.
         self._libraries: ThreadpoolController | None = None
 
     def __enter__(self) -> None:
@@ -126,7 +126,7 @@ class _OneThread:
 
 
 def _release_control() -> None:
-    """Let any thread set the number: from threadpoolctl 3.7 on only the thread that set it may set it again."""
+    """Let any thread set the number: from threadpoolctl 3.7 on, only the thread that set it may set it again."""
     release = getattr(OpenBLASController, "clear_controlling_thread", None)
     if release is not None:
         release()
@@ -136,7 +136,7 @@ _one_thread = _OneThread()
 
 
 def one_thread_up_to(num_rows: int) -> AbstractContextManager[Any]:
-    """One BLAS thread within the context, if there are at most ``SMALL`` rows."""
+    """Return a context with one BLAS thread if there are at most ``SMALL`` rows, else one without effect."""
     return _one_thread if num_rows <= SMALL else nullcontext()
 
 
@@ -154,14 +154,14 @@ def one_thread_if_small(engine: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-# Compilation: options of XLA that are right on this installation, and compiled functions.
+# Compilation: XLA options with correct results on this installation, and compiled functions.
 
-# The newest jaxlib that was tested; it and all earlier ones compute correctly.
+# The newest tested jaxlib; it and all earlier versions compute correctly.
 _TESTED = (0, 10, 1)
 
 ADVICE = (
     f"jaxlib {__version__} computes wrong numbers on this machine in double precision: JAX issue 39103, a matrix "
-    "product followed by a square and a sum. pgmodels compiles its programs with options that avoid this; those of "
+    "product followed by a square and a sum. pgmodels compiles its programs with options that avoid this; programs of "
     "NumPyro (nuts, to_numpyro, GibbsKernel) and your own JAX code are affected. Install another release "
     "(pip install 'jax!=0.10.2'), or start Python with the environment variable "
     "XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type=LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT."
@@ -169,24 +169,24 @@ ADVICE = (
 
 
 class InstallationWarning(PgmodelsWarning):
-    """The installed jaxlib computes wrong numbers."""
+    """A warning that the installed jaxlib computes wrong numbers."""
 
 
 def devices() -> str:
-    """The devices of JAX by kind, such as "1 cpu"."""
+    """Return the devices of JAX by kind, such as "1 cpu"."""
     kinds = [device.device_kind for device in jax.devices()]
     return ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
 
 
 def computes_correctly() -> bool:
-    """Whether a sum that is wrong by 0.8 % in jaxlib 0.10.2 is right here; takes 0.1 s, to compile it."""
+    """Return whether a sum that is wrong by 0.8 % in jaxlib 0.10.2 is correct here; its compilation costs 0.1 s."""
     rows = np.zeros((16385, 3))
     rows[:, 0] = np.arange(len(rows))
     return np.array_equal(_squared_lengths(rows), rows[:, 0] ** 2)
 
 
 def _squared_lengths(rows: np.ndarray) -> np.ndarray:
-    """Row-wise squared lengths, compiled with JAX's default options."""
+    """Return row-wise squared lengths, compiled with JAX's default options."""
     m = np.eye(rows.shape[1])
     with jax.enable_x64(True):
         return np.asarray(jax.jit(jax.vmap(lambda row: jnp.sum((m @ row) ** 2)))(rows))
@@ -194,12 +194,12 @@ def _squared_lengths(rows: np.ndarray) -> np.ndarray:
 
 @cache
 def check_installation() -> None:
-    """Warn once per process if an untested, newer jaxlib computes wrong numbers; tested ones are not checked."""
+    """Warn once per process if a jaxlib newer than the tested versions computes wrong numbers."""
     if __version_info__ > _TESTED and not computes_correctly():
         warn(ADVICE, InstallationWarning)
 
 
-# ``get_opaque_trace_state`` and ``jax.core.eval_context`` are all that the package uses of JAX without documentation.
+# The package uses only two undocumented functions of JAX: ``get_opaque_trace_state`` and ``jax.core.eval_context``.
 try:
     from jax.extend.core import get_opaque_trace_state
 except ImportError:  # before JAX 0.9
@@ -207,20 +207,20 @@ except ImportError:  # before JAX 0.9
 
 Options = dict[str, bool | int | str]
 
-# XLA's older element-wise fusion compiles twice as fast, and the programs run as fast: LAPACK takes most of their time,
-# and no large fusion dominates. Matrix products are not fused with a following sum, as jaxlib 0.10.2 does: up to ten
-# times slower (sums of squares of A B C, 1,000 rows each), and wrong (see installation).
+# XLA's older element-wise fusion compiles twice as fast, and programs run as fast: most of their time is LAPACK's, and
+# no large fusion dominates. Matrix products are not fused with a following sum. The fusion of jaxlib 0.10.2 is up to
+# ten times slower (sums of squares of A B C, 1,000 rows each), and wrong (see installation).
 _DEFAULT: Options = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
-    # One module instead of many: a fifth less processor time, most programs being too small to share out.
+    # One module instead of many needs 20 % less processor time: most programs are too small to be divided.
     "xla_cpu_parallel_codegen_split_count": 1,
 }
-# For programs that call LAPACK in batches of small matrices, one per datum: they run on the calling thread.
+# Programs that call LAPACK in batches of small matrices, one per datum, run on the calling thread.
 _ONE_THREAD: Options = {"xla_cpu_multi_thread_eigen": False}
-# Level 0 skips most compiler passes; XLA rejects it on a GPU. The levels between 0 and the default give wrong numbers,
-# and so does the default with the newer fusion (jaxlib 0.10.1 and 0.10.2: of two nested selects, one is dropped in a
-# program that uses their value twice; see numerics.safe_sqrt).
+# Level 0 skips most compiler passes; XLA rejects it on a GPU. The levels between 0 and the default give wrong numbers.
+# The default with the newer fusion is wrong too (jaxlib 0.10.1 and 0.10.2): one of two nested selects is dropped in a
+# program that uses their value twice (see numerics.safe_sqrt).
 _UNOPTIMISED: Options = {"xla_backend_optimization_level": 0}
 
 
@@ -229,16 +229,16 @@ with jax.core.eval_context():
 
 
 def is_traced() -> bool:
-    """Whether JAX is tracing a function at this moment."""
+    """Return whether JAX is tracing a function at this moment."""
     return get_opaque_trace_state("flax") != _OUTSIDE
 
 
 class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial is)
-    """``jax.jit`` of a function whose work is mostly LAPACK's. Within a traced function it is inlined in that.
+    """``jax.jit`` of a function whose work is mostly LAPACK's. It is inlined within a traced function.
 
-    ``optimise=False`` is for functions that are called rarely: on a CPU they compile in a third of the time, and loops
-    outside LAPACK run several times slower. A function of the arguments decides for each call. ``on_one_thread`` is for
-    the sampler's functions.
+    ``optimise=False`` is for functions that are called rarely. On a CPU they compile in a third of the time, but loops
+    outside of LAPACK run several times slower. ``optimise`` may be a function of the arguments, for each call.
+    ``on_one_thread`` is for the sampler's functions.
     """
 
     __wrapped__: Callable[P, R]
@@ -254,7 +254,7 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         self._optimise = optimise if callable(optimise) else lambda *args, **kwargs: optimise
         self._options = _DEFAULT | (_ONE_THREAD if on_one_thread else {})
         self._static, self._programs = static_argnames, dict[bool, Any]()
-        # An entry for each finished trace. Programs keep what ``traced`` refers to alive: this list, but not ``self``.
+        # An entry for each finished trace. ``traced`` refers to this list, not to ``self``, which programs would keep.
         traces: list[None] = []
 
         @wraps(function)
@@ -269,7 +269,7 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         _wrappers.add(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function's result. Raises KeyboardInterrupt where JAX has wrapped one of a host callback."""
+        """Return the function's result. Raise KeyboardInterrupt if JAX has wrapped one from a host callback."""
         if is_traced():
             return self._inlined(*args, **kwargs)
         check_installation()
@@ -287,12 +287,12 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
 
     @cached_property
     def _inlined(self) -> Any:
-        # JAX accepts compiler options for the outermost function only. Made when needed: reading a signature takes half
-        # a millisecond, and the package has 120 of these.
+        # JAX accepts compiler options only for the outermost function. It is made when needed: reading a signature
+        # costs 0.5 ms, and the package has 120 such functions.
         return jax.jit(self.__wrapped__, static_argnames=self._static)
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The jitted function for a call with these arguments."""
+        """Return the jitted function for a call with these arguments."""
         optimised = jax.default_backend() != "cpu" or self._optimise(*args, **kwargs)
         if optimised not in self._programs:
             options = self._options | ({} if optimised else _UNOPTIMISED)
@@ -301,24 +301,24 @@ class compiled(Generic[P, R]):  # noqa: N801 (a decorator, as functools.partial 
         return self._programs[optimised]
 
     def shapes(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The shapes of the result; the call itself does not trace again."""
+        """Return the shapes of the result; a later call does not trace again."""
         return self.program(*args, **kwargs).eval_shape(*args, **kwargs)
 
     def cache_size(self) -> int:
-        """The number of argument signatures that were traced, hence compiled, since programs were last cleared."""
+        """Return the number of argument signatures that were traced and compiled since programs were last cleared."""
         return len(self._traces)
 
     def clear(self) -> None:
-        """Discard what is compiled and traced: the next call compiles again."""
+        """Discard compiled programs and traces: the next call compiles again."""
         for program in (self._inlined, *self._programs.values()):
             program.clear_cache()
         self._traces.clear()
 
 
 def double_outside_jit(function: Callable[P, Any]) -> Callable[P, Any]:
-    """A function that computes in double precision outside a JAX trace, and in the caller's precision within one.
+    """Return a function that computes in double precision outside of JAX traces, and in the caller's within a trace.
 
-    Outside a trace it returns a NumPy array: without x64, JAX has no doubles.
+    Outside of traces it returns a NumPy array, because JAX has no doubles without x64.
     """
 
     @wraps(function)
@@ -331,15 +331,15 @@ def double_outside_jit(function: Callable[P, Any]) -> Callable[P, Any]:
     return wrapped
 
 
-# Beyond this number all compiled programs of the package are cleared, with their traces; those of the user's own
-# functions are not. README's first model needs 45.
+# Above this number, all compiled programs of the package and their traces are cleared, but not the programs of the
+# user's own functions. README's first model needs 45 programs.
 MAX_PROGRAMS = 128
 
 _wrappers: WeakSet[compiled] = WeakSet()
 
 
 def num_programs() -> int:
-    """The number of compiled programs of the package in this process."""
+    """Return the number of compiled programs of the package in this process."""
     return sum(wrapper.cache_size() for wrapper in _wrappers)
 
 
@@ -351,7 +351,7 @@ def clear_programs() -> None:
 
 @cache
 def supported_options() -> Options:
-    """The options that the installed XLA supports: they are undocumented and change. Tested once, in 10 ms."""
+    """Return the options that the installed XLA supports, tested once, in 10 ms: they are undocumented and change."""
     options = _DEFAULT | _ONE_THREAD | _UNOPTIMISED
     if _compiles(options):
         return options

@@ -47,7 +47,7 @@ def _within(variable: ContextVar[tuple[Any, ...]], entry: object) -> Iterator[No
 
 @contextmanager
 def suppress_warnings(category: type[Warning]) -> Iterator[None]:
-    """Within the context the package does not emit warnings of a category, in this thread only.
+    """Suppress the package's warnings of a category within the context, in this thread only.
 
     ``warnings.catch_warnings`` changes the filters of the whole process, and overlapping threads would restore each
     other's filters.
@@ -57,17 +57,17 @@ def suppress_warnings(category: type[Warning]) -> Iterator[None]:
 
 
 def raised(category: type[Warning]) -> AbstractContextManager[None]:
-    """Within the context the package's own warnings of a category are exceptions, in this thread alone."""
+    """Raise the package's warnings of a category as exceptions within the context, in this thread only."""
     return _within(_raised, category)
 
 
 def renamed(category: type[Warning], other: type[Warning]) -> AbstractContextManager[None]:
-    """Within the context the package's warnings of a category are of another one, in this thread alone."""
+    """Emit the package's warnings of a category as another category within the context, in this thread only."""
     return _within(_renamed, (category, other))
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Emit a warning, attributed to the first line outside the package."""
+    """Emit a warning, attributed to the first line outside of the package."""
     if issubclass(category, _suppressed.get()):
         return
     if issubclass(category, _raised.get()):
@@ -88,12 +88,12 @@ def _is_inside(frame: FrameType) -> bool:
 
 # Text of numbers, NumPyro distributions and constraints, as a user would type them.
 
-# The largest array that is printed entry by entry.
+# The number of entries up to which an array is printed entry by entry.
 _ENTRIES = 20
 
 
 def write_value(value: object) -> str:
-    """A number, or nested lists of numbers, to six digits; the range of many numbers; ``str`` of anything else."""
+    """Return numbers or nested lists of numbers to six digits, many numbers as a range, other values as ``str``."""
     if value is None or isinstance(value, (str, bool, jax.core.Tracer)):
         return str(value)
     array = np.asarray(value)
@@ -107,19 +107,19 @@ def write_value(value: object) -> str:
 
 
 def shorten(value: object) -> str:
-    """``repr`` of a value for an error message: of arrays shape and type, and else its beginning and end."""
+    """Return ``repr`` of a value for an error message, shortened; for arrays, shape and type."""
     if isinstance(value, (np.ndarray, jax.Array)) and value.size > _ENTRIES:
         return f"an array of shape {value.shape} and type {value.dtype}"
     return shorten_text(repr(value))
 
 
 def shorten_text(text: str) -> str:
-    """A text for an error message: of a long one its beginning and end."""
+    """Return a text for an error message; a long text is shortened to its beginning and end."""
     return text if len(text) <= 200 else f"{text[:100]} ... {text[-100:]}"
 
 
 def write_distribution(distribution: Distribution) -> str:
-    """A distribution with its arguments: ``LogNormal(0.0, 1.0)``."""
+    """Return a distribution with its arguments as text, ``LogNormal(0.0, 1.0)``."""
     from numpyro.distributions import ExpandedDistribution, Independent
 
     if isinstance(distribution, ExpandedDistribution):
@@ -145,7 +145,7 @@ def _write_argument(value: object) -> str:
 
 
 def write_constraint(constraint: Constraint) -> str:
-    """A constraint by its name in ``numpyro.distributions.constraints``, with its bounds, if any."""
+    """Return a constraint's name in ``numpyro.distributions.constraints``, with its bounds, if any."""
     from numpyro.distributions import constraints
 
     for name, value in vars(constraints).items():
@@ -159,7 +159,7 @@ def write_constraint(constraint: Constraint) -> str:
 
 
 class ProgressBar:
-    """One bar; ``advance`` moves it and may show a short note."""
+    """A progress bar; ``advance`` moves it and may show a short note."""
 
     def __init__(self, move: Callable[[int, str], None] | None):
         self._move = move
@@ -170,29 +170,29 @@ class ProgressBar:
         return self._move is not None
 
     def advance(self, steps: int = 1, note: str = "") -> None:
-        """Move on by some steps."""
+        """Advance the bar by some steps."""
         if self._move is not None:
             self._move(steps, note)
 
 
 def shows_progress(enabled: bool | None) -> bool:
-    """Whether to show progress: in a terminal or a notebook, unless it is turned off."""
+    """Return whether to show progress: in a terminal or a notebook, unless it is turned off."""
     if enabled is False:
         return False
     from rich.console import Console
 
     console = Console(stderr=True)
     if console.is_jupyter:
-        # Without ipywidgets rich shows a warning and no bar.
+        # Without ipywidgets, rich shows a warning and no bar.
         return find_spec("ipywidgets") is not None
-    # With FORCE_COLOR or TTY_COMPATIBLE rich treats a file as a terminal.
+    # With FORCE_COLOR or TTY_COMPATIBLE, rich treats a file as a terminal.
     is_real = sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
     return is_real and console.is_terminal and console.is_interactive
 
 
 @contextmanager
 def progress_bar(description: str, total: int, enabled: bool | None) -> Iterator[ProgressBar]:
-    """A bar of ``total`` steps, shown if ``shows_progress(enabled)``."""
+    """Yield a bar of ``total`` steps, shown if ``shows_progress(enabled)``."""
     if not shows_progress(enabled):
         yield ProgressBar(None)
         return
@@ -216,7 +216,7 @@ VERSIONED = ("pgmodels", "numpy", "scipy", "jax", "jaxlib", "numpyro", "polyagam
 
 
 def environment() -> dict[str, Any]:
-    """The date (UTC), the machine, and the versions of the numerical packages."""
+    """Return the date (UTC), the machine, and the versions of the numerical packages."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}",

@@ -26,15 +26,15 @@ from pgmodels.runtime.seeds import is_distribution
 
 
 class _RaiseAgain:
-    """A hook for errors that Python discards: it sends SIGINT again for an interruption, and passes on all others."""
+    """A hook for errors that Python discards: it sends SIGINT again for an interruption, and passes on other errors."""
 
     def __init__(self, previous: Callable[[Any], object]):
         self.previous = previous
 
     def __call__(self, unraisable: Any) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            # By another thread: raised here, it would be discarded once more. A callback of the garbage collector
-            # needs less than a hundredth of a second.
+            # Another thread sends it: an error that is raised here would be discarded again. A callback of the garbage
+            # collector needs less than 0.01 s.
             threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
         else:
             self.previous(unraisable)
@@ -42,12 +42,12 @@ class _RaiseAgain:
 
 @contextmanager
 def no_lost_interrupt() -> Iterator[None]:
-    """Within the context, a KeyboardInterrupt that Python discards is raised again a moment later.
+    """Raise each KeyboardInterrupt that Python discards again a moment later, within the context.
 
-    Python discards one that is raised within a callback of the garbage collector, and JAX registers such a callback.
+    Python discards it within a callback of the garbage collector, and JAX registers such a callback.
     """
     previous = sys.unraisablehook
-    # Python interrupts the main thread alone.
+    # Python interrupts only the main thread.
     if isinstance(previous, _RaiseAgain) or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -67,12 +67,12 @@ _first_process: int | None = None
 
 
 def check_process() -> None:
-    """Raise RuntimeError in a process forked from one that has computed, where JAX would deadlock."""
+    """Raise RuntimeError in a fork of a process that has computed: JAX would deadlock in it."""
     global _first_process
     _first_process = os.getpid() if _first_process is None else _first_process
     if _first_process != os.getpid():
         raise RuntimeError(
-            "this process was forked from one in which pgmodels had computed; a fork lacks JAX's threads, and JAX "
+            "this process is a fork of a process in which pgmodels has computed; a fork lacks JAX's threads, and JAX "
             "would wait for them forever. Start new processes by spawn: multiprocessing.get_context('spawn'), "
             "concurrent.futures.ProcessPoolExecutor(mp_context=...) with that context, or joblib.Parallel."
         )
@@ -81,7 +81,7 @@ def check_process() -> None:
 def double_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Run a public entry point with 64-bit JAX arithmetic and restore the caller's setting afterwards.
 
-    Ctrl-C is not lost meanwhile. Raises RuntimeError in a process forked from one that has computed.
+    Ctrl-C is not lost meanwhile. Raises RuntimeError in a fork of a process that has computed.
     """
 
     @wraps(function)
@@ -96,7 +96,7 @@ def double_precision(function: Callable[P, R]) -> Callable[P, R]:
 class DoublePrecision:
     """A class whose public methods and properties enter double precision, as ``double_precision`` does.
 
-    Those that its subclasses define do so too.
+    This includes methods and properties that subclasses define.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -118,12 +118,12 @@ _HOST_TYPES = (np.ndarray, np.generic, bool, int, float, complex)
 
 
 def as_array(value: Any) -> Array:
-    """``jnp.asarray`` without compilation: JAX's compiles a program for each new shape of a NumPy array."""
+    """Return a JAX array without compilation; ``jnp.asarray`` compiles a program for each new shape of NumPy arrays."""
     return jax.device_put(value) if isinstance(value, _HOST_TYPES) else jnp.asarray(value)
 
 
 class Picklable:
-    """An object whose JAX arrays are pickled as NumPy's: JAX itself would restore doubles in single precision."""
+    """An object whose JAX arrays are pickled as NumPy arrays; JAX would restore doubles in single precision."""
 
     def __getstate__(self) -> dict[str, Any]:
         return _pack(vars(self))
@@ -135,7 +135,7 @@ class Picklable:
 
 
 class Module(Picklable, eqx.Module):
-    """A pytree of the package: can be pickled, and is equal to others of the same class, structure and values."""
+    """A pytree of the package: it can be pickled, and equals pytrees of the same class, structure and values."""
 
     def __eq__(self, other: object) -> bool:  # type: ignore[override]
         return isinstance(other, Module) and _signature(self) == _signature(other)
@@ -145,7 +145,7 @@ class Module(Picklable, eqx.Module):
 
 
 class PickledByName:
-    """An object pickled by its module and qualified name: it is restored as what they refer to."""
+    """An object pickled by its module and qualified name; it is restored by an import."""
 
     def __init__(self, module: str, path: str):
         self.name = module, path
@@ -183,7 +183,7 @@ class PickledByValue:
         return _restore, (data,)
 
 
-# Objects pickled by value, by their bytes: restored, they are the same object, so that compiled code is reused.
+# Restored objects by their bytes: equal bytes give the same object, so that compiled code is reused.
 _objects: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
 
 
@@ -196,9 +196,9 @@ def _restore(data: bytes) -> Any:
 
 
 def pack_function(function: Callable[..., Any], *paths: str) -> PickledByName | PickledByValue:
-    """A function for pickling: by its name, or one of ``paths``, if its module has it there; by value otherwise.
+    """Return a function for pickling: by its name or one of ``paths`` if its module has it there, else by value.
 
-    Functions of a script or notebook cannot be imported by another process, and are pickled by value.
+    Functions of a script or notebook are pickled by value, because another process cannot import them.
     """
     module = getattr(function, "__module__", None)
     if module in sys.modules and module != "__main__":
@@ -212,7 +212,7 @@ def pack_function(function: Callable[..., Any], *paths: str) -> PickledByName | 
 
 
 class _PickledArray:
-    """A JAX array that is pickled as NumPy's, and restored in its precision."""
+    """A JAX array that is pickled as a NumPy array, and restored in its precision."""
 
     def __init__(self, array: jax.Array):
         self.array = array
@@ -221,7 +221,7 @@ class _PickledArray:
         if jnp.issubdtype(self.array.dtype, jax.dtypes.prng_key):
             return _random_key, (np.asarray(jax.random.key_data(self.array)), jax.random.key_impl(self.array))
         value = np.asarray(self.array)
-        # Scalars of a weak type are restored from Python's.
+        # Scalars of a weak type are restored from Python scalars.
         return _array, (value.item() if self.array.weak_type and not value.ndim else value,)
 
 
@@ -247,7 +247,7 @@ def _pack(tree: object) -> Any:
 
 
 def _signature(value: object) -> Any:
-    """The contents by which objects are compared, as nested tuples."""
+    """Return the contents by which objects are compared, as nested tuples."""
     if isinstance(value, Module):
         return (type(value), *(_signature(getattr(value, field.name)) for field in fields(value)))
     if isinstance(value, dict):
@@ -255,7 +255,7 @@ def _signature(value: object) -> Any:
     if isinstance(value, tuple):
         return tuple(_signature(part) for part in value)
     if isinstance(value, (np.ndarray, np.generic, jax.Array, int, float)):
-        # Numbers of any type are equal, and zeros of either sign.
+        # Equal numbers of different types are equal, and so are zeros of either sign.
         return np.shape(value), (np.asarray(value, dtype=np.float64) + 0.0).tobytes()
     leaves, tree = jax.tree.flatten(value)
     return value if jax.tree_util.treedef_is_leaf(tree) else (str(tree), _signature(tuple(leaves)))

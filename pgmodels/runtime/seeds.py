@@ -20,7 +20,7 @@ NUM_SEEDS = 2**63
 
 
 def as_seed(seed: Seed) -> int:
-    """The seed as an int; ``jax.random.key(n)`` gives ``n``. Raises ValueError as ``as_key`` does."""
+    """Return the seed as an int; ``jax.random.key(n)`` gives ``n``. Raise ValueError as ``as_key`` does."""
     if _is_whole(seed):
         if not 0 <= seed < NUM_SEEDS:
             raise _invalid(seed)
@@ -32,20 +32,20 @@ def as_seed(seed: Seed) -> int:
 
 
 def as_key(seed: Seed) -> jax.Array:
-    """A JAX key from an int or a key. Raises ValueError for anything else, and for several keys."""
+    """Return a JAX key from an int or a key. Raise ValueError for other values, and for several keys."""
     if _is_whole(seed):
         return _key_of(as_seed(seed))
     if isinstance(seed, jax.Array):
         if jax.numpy.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.shape == ():
             return seed
-        # A key made by jax.random.PRNGKey.
+        # The key is from jax.random.PRNGKey.
         if seed.dtype == np.uint32 and seed.shape == jax.random.PRNGKey(0).shape:
             return jax.random.wrap_key_data(seed)
     raise _invalid(seed)
 
 
 def _key_of(seed: int) -> jax.Array:
-    """``jax.random.key(seed)``, without compiling its programs where keys are of JAX's usual kind."""
+    """Return ``jax.random.key(seed)``, without compiling its programs if keys are of JAX's usual kind."""
     config: Any = jax.config
     usual = config.jax_default_prng_impl == "threefry2x32" and not config.jax_random_seed_offset
     if not usual or not config.jax_enable_x64:
@@ -54,7 +54,7 @@ def _key_of(seed: int) -> jax.Array:
 
 
 def as_generator(seed: Seed) -> np.random.Generator:
-    """A NumPy generator from an int or a key. Raises ValueError as ``as_key`` does."""
+    """Return a NumPy generator from an int or a key. Raise ValueError as ``as_key`` does."""
     return np.random.default_rng(as_seed(seed))
 
 
@@ -71,19 +71,19 @@ def _is_whole(seed: object) -> "TypeIs[int | np.integer]":
     return isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
 
 
-# NumPyro takes a tenth of a second to load: where it is not loaded, no object is one of its classes.
+# NumPyro loads in 0.1 s. If it is not loaded, no object can be of its classes, and it need not be loaded.
 
 
 def is_distribution(value: object) -> "TypeIs[Distribution]":
-    """Whether a value is a NumPyro distribution."""
+    """Return whether a value is a NumPyro distribution."""
     return isinstance(value, _class("numpyro.distributions", "Distribution"))
 
 
 def is_constraint(value: object) -> "TypeIs[Constraint]":
-    """Whether a value is a NumPyro constraint."""
+    """Return whether a value is a NumPyro constraint."""
     return isinstance(value, _class("numpyro.distributions.constraints", "Constraint"))
 
 
 def _class(module: str, name: str) -> Any:
-    """A class of a module, none where that is not loaded or, by another thread, not yet to its end."""
+    """Return a class of a module; no class if the module is not loaded, or if another thread is still loading it."""
     return getattr(sys.modules.get(module), name, ())

@@ -128,7 +128,7 @@ def test_what_is_left_out_is_said(data):
         (lambda: pgm.Hilbert(3, 0.9), None, r"boundary of Hilbert must be a number >= 1.*got 0.9"),
         (lambda: pgm.Hilbert(3, 1.2, [(0.0, 1.0)]), None, r"a boundary or a domain, not both"),
         (lambda: pgm.Hilbert(3, domain=[(1.0, 0.0)]), None, r"two ends .*got \(1.0, 0.0\)"),
-        (lambda: pgm.Hilbert([3, 4, 5]), pgm.RBF(), r"count of Hilbert has 3 entries, and X has 2"),
+        (lambda: pgm.Hilbert([3, 4, 5]), pgm.RBF(), r"count of Hilbert has 3 entries, but X has 2"),
         (lambda: pgm.Hilbert(3, domain=[(-1.0, 9.0), None]), pgm.RBF(), r"no interval for column 1"),
         (lambda: pgm.Hilbert(3), pgm.RBF() + pgm.Linear(), r"Linear.* has no spectral density.*pgm.Inducing\(300\)"),
         (lambda: pgm.Hilbert(3), pgm.RBF() * pgm.Matern12(), r"has no spectral density.*different columns"),
@@ -143,7 +143,7 @@ def test_data_without_an_interval_are_refused(data):
     X, y = data
     for inputs, message in (
         (np.column_stack([X[:, 0], np.ones(len(X))]), r"column 1 of X has one value, 1,.*give its domain"),
-        (np.column_stack([X, X]), r"at most 3 columns, and RBF.* has one of 4: add"),
+        (np.column_stack([X, X]), r"at most 3 columns, but RBF.* has one of 4 columns: add"),
     ):
         with pytest.raises(ValueError, match=message):
             pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(), form=pgm.Hilbert(5))), inputs, y)

@@ -291,7 +291,7 @@ def test_a_cut_point_without_a_grade_above_is_named():
     y = (X[:, 0] + np.tile([0.7, -0.7], 10) > 0).astype(float)
     model = pgm.Model(graded(), pgm.GP(pgm.RBF(pgm.Fixed(4.0), pgm.Fixed(1.0))))
     with (
-        pytest.warns(pgm.DataWarning, match="fit may take cuts to extreme values"),
+        pytest.warns(pgm.DataWarning, match="fit may move cuts to extreme values"),
         pytest.warns(pgm.FitWarning, match=r"do not determine cuts = \["),
     ):
         pgm.fit(model, X, y, objective="augmented", progress=False)

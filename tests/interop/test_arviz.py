@@ -226,7 +226,7 @@ def test_what_cannot_be_exported():
     bad = replace(fixed, variance=negative, is_positive=False)
     with pytest.raises(ValueError, match=r"first in row 4.*export the uncorrected"):
         to_arviz(bad)
-    with pytest.raises(ValueError, match="nothing to draw from"):
+    with pytest.raises(ValueError, match="no distribution to draw from"):
         bad.draw_at_data(3)
     with pytest.raises(ValueError, match="no joint density"):
         correct(results()["cavi"], method="perturbative").draw_at_data(3)

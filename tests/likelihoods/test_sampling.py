@@ -380,7 +380,7 @@ def test_tails_without_a_variance_are_reported():
         return (2 + (y - f) ** 2) ** -1.5
 
     p = predictive(heavy())
-    with pytest.warns(PredictionWarning, match="not resolved in 3 rows, and NaN.*take quantiles"):
+    with pytest.warns(PredictionWarning, match="not resolved in 3 rows, and NaN.*Use quantiles"):
         assert np.isnan(p.variance).all()
     np.testing.assert_allclose(p.mean, MEAN[:, 0], atol=1e-6)
 

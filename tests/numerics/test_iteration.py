@@ -193,5 +193,5 @@ def test_outside_the_box_and_where_nothing_is_finite_a_search_is_sent_back():
         assert slope @ x > 0.0
         assert search.left_box
     assert search.num_evaluations == 2
-    with pytest.raises(ValueError, match="not finite where the search starts"):
+    with pytest.raises(ValueError, match="not finite at the start of the search"):
         _ = Search(quadratic, 50.0 * np.ones(6), np.ones(6), np.zeros((2, 6))).point

@@ -285,7 +285,7 @@ def test_comparisons_reports_and_files_accept_it(tmp_path):
     np.testing.assert_array_equal(bare.predict_latent(data()[0])[0], loaded.predict_latent(data()[0])[0])
     with pytest.raises(ValueError, match=r"load it with pgm.load\(path, objective=...\)"):
         pgm.correct(bare)
-    with pytest.raises(ValueError, match="objective is 'robust', and that of the result in the file is 'expected'"):
+    with pytest.raises(ValueError, match="is 'robust', but the result in the file has the objective 'expected'"):
         pgm.load(exact().save(tmp_path / "other.npz"), objective=ROBUST)
 
 

@@ -310,7 +310,7 @@ def test_linear_response_reaches_across_rows(coupled):
     drawn = corrected.draw_latents(NEW, 2000, seed=6)
     assert standard_errors(drawn, mean, covariance) < 4.5
     without = corrected_by(LinearResponse, coupled, **correction, is_positive=False)
-    with pytest.raises(ValueError, match="not positive definite, so that there is nothing to draw from"):
+    with pytest.raises(ValueError, match="not positive definite, so the result has no distribution to draw from"):
         without.draw_latents(NEW)
 
 

@@ -174,7 +174,7 @@ def test_kernels_say_which_columns_have_levels():
 def test_crossed_groups_beyond_memory_are_refused(monkeypatch, fits):
     monkeypatch.setattr(jit, "available_memory", lambda: 1e6)
     X = rows(4, 400, 290)
-    with pytest.raises(MemoryError, match=r"of the smaller groups and other terms .* take .* leave out a term"):
+    with pytest.raises(MemoryError, match=r"of the smaller groups and other terms .* need .* Leave out a term"):
         pgm.cavi(fits[0].model, X, np.zeros(400))
     # One group needs none, and neither do groups of latents that nothing couples, or smooth functions by group.
     pgm.cavi(pgm.Model(pgm.Bernoulli(), pgm.GP(KERNELS["intercept"])), rows(4, 20_000, 2_000), np.zeros(20_000))

@@ -548,7 +548,7 @@ def test_more_memory_than_there_is_is_refused_before_any_work(monkeypatch):
     many = np.linspace(0.0, 1.0, 31)[:, None]
     monkeypatch.setattr(pgm.Model, "prior", None)
     for engine in (pgm.cavi, pgm.gaussian_vi, pgm.fit, pgm.gibbs, pgm.nuts):
-        with pytest.raises(MemoryError, match=r"31 distinct inputs take 0\.0 GB .* available.*Inducing\(300\).*svi"):
+        with pytest.raises(MemoryError, match=r"31 distinct inputs need 0\.0 GB .* available.*Inducing\(300\).*svi"):
             engine(model, many, (many[:, 0] > 0.5).astype(float))
     check_memory(model.resolve(many), np.concatenate([many[:30], many[:30]]))
 

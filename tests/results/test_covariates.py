@@ -180,7 +180,7 @@ def wrong(name):
     missing = good.copy()
     missing[1, -1] = np.nan
     yield missing, "covariates must be finite; got nan in row 1"
-    yield good[:2], rf"covariates must have shape \(3, {columns}\), one row for each row of X.*got \(2, {columns}\)"
+    yield good[:2], rf"covariates must have shape \(3, {columns}\): one row for each row of X.*got \(2, {columns}\)"
     yield np.hstack([good, good]), rf"covariates must have shape \(3, {columns}\).*got \(3, {2 * columns}\)"
     yield good.astype(str), "covariates must be numeric; got '.*' of type str"
 

@@ -163,7 +163,7 @@ def test_what_is_no_such_file_is_refused(saved, tmp_path, pattern, damage, monke
     path = copied(saved, tmp_path, pattern)
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     monkeypatch.setattr(pickle, "load", None)
-    assert_refused(path, {"objects": "pickled objects", "an announcement": "takes 8000000000"}.get(damage, ""))
+    assert_refused(path, {"objects": "pickled objects", "an announcement": "needs 8000000000"}.get(damage, ""))
 
 
 @pytest.mark.parametrize("pattern", FILES)
@@ -225,10 +225,10 @@ def test_arrays_of_other_shapes_and_types_are_refused(saved, tmp_path, pattern):
         original = dict(archive)
     for what, arrays in changes(original):
         np.savez(path, **arrays)
-        with pytest.raises(ValueError, match="and should be"):
+        with pytest.raises(ValueError, match="but should be"):
             array_files.read_arrays(path)
         assert what
-    assert_refused(path, "more is of type .* and should be missing")
+    assert_refused(path, "more is of type .*, but should be missing")
 
 
 @pytest.mark.parametrize(("pattern", "prefix"), [("gibbs/state-*.npz", ""), ("svi/svi.npz", "states.full.")])
@@ -669,7 +669,7 @@ def test_an_array_that_is_no_numbers_is_refused(saved, tmp_path, dtype):
     with np.load(path) as archive:
         arrays = dict(archive) | {"X": np.zeros((0, 1), dtype)}
     np.savez(path, **arrays)
-    assert_refused(path, "files of pgmodels hold numbers and booleans")
+    assert_refused(path, "files of pgmodels hold only numbers and booleans")
 
 
 @pytest.mark.parametrize("pattern", FILES)

@@ -691,7 +691,7 @@ def test_learned_integrated_and_streamed_results():
     with pytest.warns(pgm.ConvergenceWarning):
         streamed = pgm.svi(model, pgm.ArrayRows(X, Y), batch_size=7, max_epochs=1)
     assert list(streamed.summary().index) == ["variance", "lengthscale"]
-    with pytest.raises(ValueError, match="latents are those at the data"):
+    with pytest.raises(ValueError, match="latents=True needs the data"):
         streamed.summary(latents=True)
 
 

@@ -97,7 +97,7 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 def test_calls_beyond_memory_are_refused_with_a_remedy(results, call, monkeypatch):
     monkeypatch.setattr(jit, "available_memory", lambda: 1000.0)
-    with pytest.raises(MemoryError, match=r"take 0\.0 GB of memory.*(Use|Ask for|Take) "):
+    with pytest.raises(MemoryError, match=r"need 0\.0 GB of memory.*(Use|Ask for|Take) "):
         CALLS[call](results)
 
 
@@ -107,7 +107,7 @@ def test_forty_thousand_rows_in_eight_gigabytes_are_refused_and_the_remedy_works
     with pytest.raises(MemoryError, match=r"covariances at 40,000 distinct inputs.*pgm\.Inducing\(300\)"):
         pgm.prior_predictive(MODEL, many)
     # Three matrices, and 1,000 draws four times.
-    with pytest.raises(MemoryError, match=r"1,000 draws of the latents at 40,000 rows take 39\.7 GB.*fewer rows"):
+    with pytest.raises(MemoryError, match=r"1,000 draws of the latents at 40,000 rows need 39\.7 GB.*fewer rows"):
         results["cavi"].draw_latents(many)
     assert np.isfinite(results["cavi"].draw_latents(many[::100], 20)).all()
     few = pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.RBF(2.0, 1.0), form=pgm.Inducing(10)))
