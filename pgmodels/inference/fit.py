@@ -330,7 +330,7 @@ def fit(
     if num_starts is not None:
         check_whole_number(num_starts, "num_starts", 1)
         if start is not None:
-            raise ValueError(f"start takes the place of start points; got num_starts={num_starts}. Leave one out.")
+            raise ValueError(f"start replaces the start points; got num_starts={num_starts} too. Omit one of both.")
     seed = as_seed(seed)
     form = model.gps[0].form
     model = hold_unnormalised(resolved(model, data, seed, may_be_chain=True), "fit")

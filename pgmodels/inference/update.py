@@ -524,8 +524,8 @@ class Batch(DoublePrecision):
         model = model.resolve(data.X)
         if any(gp.form.num_inputs or not gp.form.can_pad or not gp.form.has_factor for gp in model.gps):
             raise ValueError(
-                "batch takes GPs of the default form, of pgm.Dense() and of pgm.Hilbert(): sets are small. Leave out "
-                "other forms, or run the engine on each set."
+                "batch accepts GPs of the default form, of pgm.Dense() and of pgm.Hilbert(), since sets are small. "
+                "Omit other forms, or run the engine on each set."
             )
         learned, objective = self._parameters(model), objective_of(model, choice)
         # The rows of each set come first; padding repeats the first of them.

@@ -172,7 +172,7 @@ def test_what_nothing_can_start_from_is_named():
             engine(CASES["StudentT"][0], X, REAL, start=result)
     with pytest.raises(ValueError, match=r"the parameters variance of the same shapes; got .*lengthscale"):
         pgm.fit(pgm.Model(pgm.Bernoulli(), pgm.GP(pgm.White(1.0))), X, y, start=result)
-    with pytest.raises(ValueError, match=r"start takes the place of start points; got num_starts=2. Leave one out"):
+    with pytest.raises(ValueError, match=r"start replaces the start points; got num_starts=2 too. Omit one of both"):
         pgm.fit(model, X, y, start=result, num_starts=2)
 
 
@@ -231,7 +231,7 @@ def test_what_a_batch_refuses():
         ValueError, match=r"variance of a batch must have shape \(6,\), a value for each set; got \(2,\)"
     ):
         pgm.batch(model, variance=np.ones(2)).cavi(X, y, mask)
-    with pytest.raises(ValueError, match=r"batch takes GPs of the default form.*or run the engine on each set"):
+    with pytest.raises(ValueError, match=r"batch accepts GPs of the default form.*or run the engine on each set"):
         pgm.batch(model.with_form(pgm.Inducing(5))).cavi(X, y, mask)
     with pytest.raises(ValueError, match=r"X_new must have shape \(m, 2\) or \(6, m, 2\); got"):
         batch.cavi(X, y, mask).predict_latent([[0.0]])
