@@ -226,8 +226,8 @@ class GibbsKernel(MCMCKernel):
         """One iteration."""
         if any(isinstance(part, jax.core.Tracer) for part in jax.tree.leaves((model_args, model_kwargs))):
             raise ValueError(
-                "X and y of GibbsKernel must be arrays, for which its moves are tuned; got traced ones. Leave "
-                "jit_model_args=False in MCMC."
+                "X and y of GibbsKernel must be arrays, for which its moves are tuned; got traced ones. Do "
+                "not pass jit_model_args to MCMC."
             )
         single = state.z["f"].ndim == 2
         if single:

@@ -554,7 +554,7 @@ class Inducing(Representation):
 
     inputs: int | tuple[tuple[float, ...], ...]
     select: Selection | None = None  # type: ignore[assignment]
-    trace: float = 0.0
+    trace: float = field(default=0.0, init=False)
     # The seed of random selections, set by engines.
     seed: int = field(default=0, init=False)
 
