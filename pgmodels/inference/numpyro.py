@@ -227,7 +227,7 @@ class GibbsKernel(MCMCKernel):
         if any(isinstance(part, jax.core.Tracer) for part in jax.tree.leaves((model_args, model_kwargs))):
             raise ValueError(
                 "X and y of GibbsKernel must be arrays, for which its moves are tuned; got traced ones. Do "
-                "not pass jit_model_args to MCMC."
+                "not let MCMC compile for its arguments."
             )
         single = state.z["f"].ndim == 2
         if single:
