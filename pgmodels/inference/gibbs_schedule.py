@@ -308,7 +308,8 @@ def run_chunk(
         kept = {"all": latents if sampled else None, "moments": None, "rows": latents[:, jnp.array(keep.rows, int)]}
         coordinates = chains.coordinates if keep.what == "all" else None
         log_likelihood = likelihood(latents, chains.unknowns)
-        failed = jnp.where(failed > 0, failed, jnp.where(jnp.all(jnp.isfinite(latents), axis=(1, 2)), 0, 2))
+        finite = jnp.all(jnp.isfinite(latents), axis=(1, 2))
+        failed = jnp.where(failed > 0, failed, jnp.where(finite, 0, 2))
         failed = jnp.where(failed > 0, failed, jnp.where(jnp.isfinite(log_likelihood), 0, 3))
         return Record(coordinates, kept[keep.what], chains.unknowns, log_likelihood, failed)
 

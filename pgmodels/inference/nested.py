@@ -427,7 +427,8 @@ def variational_gaussian(approximation: Approximation) -> Approximation:
 def nested_marginals(result: NestedApproximation, X_new: np.ndarray, Phi: np.ndarray | None) -> GridDensity:
     """Nested variational marginals of a result's latents, or of predictors Φ f of them, at new inputs."""
     # 200 take about a second.
-    return Pinning(result.uncorrected).latents(X_new, Phi, "X_new", progress=None if len(X_new) > 200 else False)
+    is_long = len(X_new) > 200
+    return Pinning(result.uncorrected).latents(X_new, Phi, "X_new", progress=None if is_long else False)
 
 
 class Pinning:

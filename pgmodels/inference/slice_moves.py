@@ -431,7 +431,8 @@ class Hamiltonian(Move):
         def kick_and_turn(i: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
             x, p, first, _ = state
             density, gradient = _density_and_gradient(target, x)
-            p = p + jnp.where((i == 0) | (i == leapfrogs), 0.5, 1.0) * step * (gradient + x)
+            at_end = (i == 0) | (i == leapfrogs)
+            p = p + jnp.where(at_end, 0.5, 1.0) * step * (gradient + x)
             angle = jnp.where(i < leapfrogs, step, 0.0)
             x, p = x * jnp.cos(angle) + p * jnp.sin(angle), p * jnp.cos(angle) - x * jnp.sin(angle)
             return x, p, jnp.where(i == 0, density, first), density
