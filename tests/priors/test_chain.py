@@ -171,7 +171,7 @@ def test_coordinates_of_draws_are_those_of_the_latents():
 def test_chains_of_two_columns_are_refused():
     gps = [pgm.GP(pgm.On(pgm.Matern32(), [column]), form=pgm.Markov()) for column in (1, 2)]
     model = pgm.Model(pgm.with_predictor(pgm.Bernoulli(), 2), gps)
-    with pytest.raises(ValueError, match=r"of one column.*columns 1, 2.*pgm.Inducing"):
+    with pytest.raises(ValueError, match=r"read one column.*columns 1, 2.*pgm.Inducing"):
         pgm.cavi(model, X, (LEVEL > 1).astype(float))
 
 

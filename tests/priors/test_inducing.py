@@ -308,7 +308,7 @@ def test_wrong_forms_are_refused(arguments, complaint):
 
 @pytest.mark.parametrize("engine", [pgm.cavi, pgm.fit])
 def test_inputs_of_another_width_are_refused(engine):
-    with pytest.raises(ValueError, match=r"3 column\(s\) and X has 2"):
+    with pytest.raises(ValueError, match=r"3 column\(s\) but X has 2"):
         engine(bernoulli(pgm.Inducing(np.zeros((2, 3)))), X, LABELS)
 
 

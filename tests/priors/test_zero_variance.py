@@ -113,7 +113,7 @@ def test_negative_variances_are_still_none():
         bad.predict_latent(NEW)
     with (
         pytest.warns(pgm.CorrectionWarning, match="not positive"),
-        pytest.raises(ValueError, match=r"in row 0 of X_new \(2 in all\)"),
+        pytest.raises(ValueError, match=r"in row 0 of X_new \(2 such rows\)"),
     ):
         bad.predict(NEW)
 

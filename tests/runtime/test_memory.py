@@ -182,7 +182,7 @@ def test_averages_over_rows_that_do_not_fit_into_memory_are_refused(regression, 
         lambda: regression.effects("(1|g)", new),
         lambda: regression.draws(new),
     ):
-        with pytest.raises(MemoryError, match=r"1,000 draws of the latents at [0-9,]+ rows take"):
+        with pytest.raises(MemoryError, match=r"1,000 draws of the latents at [0-9,]+ rows need"):
             call()
     assert len(regression.predictions(new[:20])) == 20
 

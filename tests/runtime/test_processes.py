@@ -38,7 +38,7 @@ def test_forked_process_is_refused_with_a_remedy():
             try:
                 call()
             except RuntimeError as error:
-                num_errors += "forked" in str(error) and "spawn" in str(error)
+                num_errors += "fork" in str(error) and "spawn" in str(error)
         os._exit(0 if num_errors == 2 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     # The parent goes on.
