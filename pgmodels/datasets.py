@@ -318,8 +318,9 @@ def _encode(labels: np.ndarray, path: Path) -> tuple[np.ndarray, tuple[str, ...]
     codes, names = pd.factorize(labels.astype(str), sort=True)
     if len(names) > _MAX_CLASSES:
         raise ValueError(
-            f"data: y of {path} is text with {len(names)} values, {_listed(list(map(str, names)))}: too many for "
-            f"classes with one latent each (more than {_MAX_CLASSES}). Choose y's column with --target, or group them."
+            f"data: y of {path} is text with {len(names)} distinct values, {_listed(list(map(str, names)))}: too "
+            f"many for classes with one latent each (more than {_MAX_CLASSES}). Choose y's column with --target, or "
+            "group them."
         )
     return codes.astype(float), tuple(map(str, names))
 

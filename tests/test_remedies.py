@@ -260,7 +260,7 @@ REMEDIES = {
         "pgm.gaussian_vi(EXPOSED, X, np.column_stack([COUNTS, EXPOSURE])).predict(X, {}EXPOSURE[:, None]).mean",
     ),
     "covariates before data": (
-        lambda: pgm.prior_predictive(EXPOSED, X), r"which was not given: (covariates=) takes",
+        lambda: pgm.prior_predictive(EXPOSED, X), r"which was not given: pass .* as (covariates=), of shape",
         "pgm.prior_predictive(EXPOSED, X, {}EXPOSURE[:, None])",
     ),
     "no value": (lambda: pgm.RBF(variance=None), r", (pgm\.Fixed\(number\))", "pgm.RBF(variance={})", {"number": 2.0}),

@@ -246,7 +246,7 @@ def test_kernels_it_cannot_represent_are_refused_before_work_starts(data):
     two = np.column_stack([X, X])
     for kernel, inputs, message in (
         (pgm.RBF(), X, r"RBF.*has no state-space form.*pgm.Dense"),
-        (pgm.Matern32(), two, r"one column, and Matern32.* reads 2.*pgm.On\(kernel, \[0\]\)"),
+        (pgm.Matern32(), two, r"one column, but Matern32.* reads 2.*pgm.On\(kernel, \[0\]\)"),
         (pgm.On(pgm.Matern32(), [0]) + pgm.On(pgm.Matern12(), [1]), two, r"reads 2.*pgm.On"),
     ):
         with pytest.raises(ValueError, match=message):
