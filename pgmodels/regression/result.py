@@ -150,7 +150,8 @@ def _effect(axes: Axes, term: FormulaTerm, table: pd.DataFrame, rows: "NewRows")
     # Dates are shown as such.
     shown = frame[names[0]] if names[0] in frame.columns else pd.Series(parts[:, 0])
     table = table.assign(x=np.repeat(shown.to_numpy(), each), at=np.repeat(parts[:, 0], each))
-    by = "level" if "level" in table.columns else None
+    # A column of the data may be called "level" too.
+    by = "level" if each > 1 else None
     if len(columns) == 2 and isinstance(columns[1], Levels):
         by = names[1]
     elif parts.shape[1] > 1:
