@@ -282,10 +282,10 @@ REMEDIES = {
     "a form": (lambda: pgm.GP(KERNEL, form="dense"), r"such as (.*);", "pgm.GP(KERNEL, form={})"),
     "an open lengthscale": (lambda: pgm.RBF()(X, X), r"call (.*) first", "{}(X, X)", {"kernel": pgm.RBF()}),
     "nothing to integrate out": (
-        lambda: pgm.integrate(MODEL, X, Y), r"take (pgm\.correct.*)\.$", "{}", {"model": MODEL, "y": Y},
+        lambda: pgm.integrate(MODEL, X, Y), r"use (pgm\.correct.*)\.$", "{}", {"model": MODEL, "y": Y},
     ),
     "nothing to integrate out, a prior": (
-        lambda: pgm.integrate(MODEL, X, Y), r"as in (.*), or take",
+        lambda: pgm.integrate(MODEL, X, Y), r"as in (.*), or use",
         "pgm.integrate(pgm.Model(pgm.Bernoulli(), pgm.GP({})), X, Y)",
     ),
     "the evidence of draws": (lambda: pgm.log_evidence(drawn()), r"use (.*)\.$", "{}", {"model": MODEL, "y": Y}),

@@ -130,7 +130,7 @@ def test_results_are_compared_with_draws(name, tmp_path):
     if name in WITHOUT_SAMPLER:
         with pytest.raises(ValueError, match=r"no augmentation(.|\n)*pgm\.gaussian_vi, pgm\.nuts"):
             pgm.gibbs(result.model, result.X, result.y)
-        with pytest.raises(ValueError, match=r"jumps.*Use gaussian_vi, or give the latents noise"):
+        with pytest.raises(ValueError, match=r"jumps.*Use gaussian_vi, or add noise to the latents"):
             sample()
         return
     draws = sample(seed=0, progress=False)

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class ReliabilityBins:
     """Rows binned by the probability of their most probable class: bin b is (edges[b], edges[b + 1]].
 
-    ``counts`` is the number of rows in each bin, ``confidence`` their mean probability and ``accuracy`` the share
-    classified correctly, (bins,) each, NaN in empty bins.
+    ``counts`` is the number of rows in each bin, ``confidence`` their mean probability. ``accuracy`` is the share of
+    correctly classified rows. All are (bins,), NaN in empty bins.
     """
 
     edges: np.ndarray
@@ -59,7 +59,7 @@ class ReliabilityBins:
 
 
 def reliability_bins(probabilities: np.ndarray, y: np.ndarray, num_bins: int = 15) -> ReliabilityBins:
-    """Rows binned by top-label confidence, for ``probabilities`` (m, classes) and class positions ``y`` (m,).
+    """Bin rows by top-label confidence, for ``probabilities`` (m, classes) and class positions ``y`` (m,).
 
     Bins are ((b - 1) / num_bins, b / num_bins] (Guo et al. 2017, equations 1 and 2).
     """
@@ -74,7 +74,7 @@ def reliability_bins(probabilities: np.ndarray, y: np.ndarray, num_bins: int = 1
 
 
 def expected_calibration_error(probabilities: np.ndarray, y: np.ndarray, num_bins: int = 15) -> float:
-    """The expected calibration error: the mean over rows of |accuracy - confidence| of their bin.
+    """Return the expected calibration error: the mean over rows of |accuracy - confidence| of their bin.
 
     ``probabilities`` (m, classes), ``y`` (m,) class positions. Source: Guo et al. 2017, equation 3.
     """
@@ -93,7 +93,7 @@ _cache: WeakKeyDictionary[Draws, dict[Callable[..., Any], Any]] = WeakKeyDiction
 
 
 def of_draws(figures: Callable[[np.ndarray], R], draws: Draws) -> R:
-    """``figures(draws.latents)`` for one of the functions of this module, computed once and cached."""
+    """Return ``figures(draws.latents)`` for a function of this module, computed once and cached."""
     cached = _cache.setdefault(draws, {})
     if figures not in cached:
         cached[figures] = figures(draws.latents)
@@ -101,17 +101,17 @@ def of_draws(figures: Callable[[np.ndarray], R], draws: Draws) -> R:
 
 
 def convergence(draws: Draws) -> dict[str, float]:
-    """Smallest bulk and tail effective sample size and largest R-hat of the latents of draws; see ``worst``."""
+    """Return smallest bulk and tail effective sample sizes and largest R-hat of draws' latents; see ``worst``."""
     return worst(draws.latents, *of_draws(convergence_by_latent, draws))
 
 
 def worst(
     latents: np.ndarray, bulk: np.ndarray, tail: np.ndarray, rhat: np.ndarray, num_screened: int = 20
 ) -> dict[str, float]:
-    """Smallest bulk and tail effective sample size and largest R-hat of latents (chains, draws, n, latents).
+    """Return smallest bulk and tail effective sample sizes and largest R-hat of latents (chains, draws, n, latents).
 
-    By ArviZ, on the ``num_screened`` worst latents of each by ``convergence_by_latent``, which is vectorised; R-hat is
-    NaN for one chain.
+    ArviZ computes each on its ``num_screened`` worst latents by ``convergence_by_latent``, which is vectorised. R-hat
+    is NaN for one chain.
     """
     from arviz_stats.base import array_stats
 
@@ -131,7 +131,7 @@ def worst(
 
 
 def convergence_by_latent(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Bulk and tail effective sample size and R-hat of every latent, (n, latents) each, of (chains, draws, n, latents).
+    """Return bulk and tail effective sample sizes and R-hat (n, latents) of latents (chains, draws, n, latents).
 
     R-hat is NaN for one chain. All are NaN for fewer than four draws.
     """
@@ -146,7 +146,7 @@ def convergence_by_latent(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
 
 
 def standard_errors(latents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Monte-Carlo standard errors of the means and of the variances of latents (chains, draws, n, latents)."""
+    """Return Monte-Carlo standard errors of the means and variances of latents (chains, draws, n, latents)."""
     from numpyro.diagnostics import effective_sample_size
 
     chains, draws = latents.shape[:2]
@@ -212,7 +212,7 @@ class MomentErrors(NamedTuple):
 
 
 def moment_errors(result: Result, mean: np.ndarray, variance: np.ndarray) -> MomentErrors:
-    """The errors of a result's means and standard deviations for these posterior moments, (n, latents)."""
+    """Return the errors of a result's means and standard deviations for these posterior moments, (n, latents)."""
     unit, deviation = np.sqrt(variance), np.sqrt(np.maximum(result.variance, 0.0))
     return MomentErrors(in_units_of(unit, np.abs(result.mean - mean)), in_units_of(unit, deviation, known=1.0))
 
@@ -222,15 +222,14 @@ class ImportanceEstimate:
     """The posterior by Pareto-smoothed importance sampling from q(f) or a widened q (Vehtari et al. 2024).
 
     ``pareto_k`` is k-hat of the weights from q itself, a measure of its distance from the posterior. The estimates use
-    ``num_draws`` draws of a Gaussian with q's mean and the precisions of its sites times ``widening``, chosen by
-    effective sample size; ``proposal_k`` is k-hat of their weights and ``effective_size`` their effective sample size.
+    ``num_draws`` draws of a Gaussian with q's mean and the precisions of its sites times ``widening``. Their
+    effective sample size ``effective_size`` determines ``widening``; ``proposal_k`` is k-hat of their weights.
 
-    ``mean`` and ``variance`` are posterior moments of f at the data, (n, latents), ``log_evidence`` is log p(y) of the
-    formula and ``divergence`` is KL(q(f) ‖ p(f | y)), in nats, each with a Monte-Carlo standard error. Compared with
+    ``mean`` and ``variance`` are posterior moments of f at the data, (n, latents). ``log_evidence`` is log p(y) of the
+    formula and ``divergence`` is KL(q(f) ‖ p(f | y)), in nats. Each has a Monte-Carlo standard error. Compared with
     long Gibbs runs these were up to 1.4 times too small for ``proposal_k`` below 0.5, and up to 2.5 times above. All
-    are None if ``proposal_k`` is above ``limit``, which makes the standard errors unreliable too; ``reason`` then
-    says so. Of a long series with ``pgm.Markov()`` both k-hats are those that nine of ten blocks of rows are below;
-    ``reason`` tells more.
+    are None if ``proposal_k`` is above ``limit``: the standard errors are unreliable too, and ``reason`` explains it.
+    With a long series and ``pgm.Markov()`` both k-hats are 0.9 quantiles over blocks of rows: see ``reason``.
     """
 
     pareto_k: float
@@ -251,9 +250,9 @@ class ImportanceEstimate:
 
 
 def pareto_k(approximation: GaussianResult, num_draws: int = 2000, seed: Seed = 0) -> float:
-    """Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024).
+    """Return Pareto k-hat of the importance weights from q(f) to the posterior (Yao et al. 2018; Vehtari et al. 2024).
 
-    Of a long series, that which nine of ten of its blocks are below.
+    For a long series it is the 0.9 quantile over its blocks.
     """
     blocks = weigh_blocks(approximation, num_draws, as_seed(seed))
     return blocks.k if blocks is not None else weigh(approximation, 1.0, num_draws, as_seed(seed)).weights.k
@@ -308,18 +307,18 @@ def _of_blocks(blocks: BlockWeights, num_draws: int) -> ImportanceEstimate:
     worst = int(np.argmax(blocks.k_hats))
     bad = int(np.sum(blocks.k_hats > blocks.limit))
     reason = (
-        f"The series is long: k-hat is what nine of ten blocks of {LENGTH} rows each are below. It is above "
-        f"{blocks.limit:.2f} in {bad} of {len(blocks.k_hats)} blocks, and largest, {blocks.k_hats[worst]:.2f}, in that "
-        f"from row {blocks.rows[worst]} on. Weights of whole draws would differ too much, however close q is; "
+        f"The series is long: k-hat is the 0.9 quantile over blocks of {LENGTH} rows each. It is above "
+        f"{blocks.limit:.2f} in {bad} of {len(blocks.k_hats)} blocks, and largest, {blocks.k_hats[worst]:.2f}, in the "
+        f"block from row {blocks.rows[worst]} on. Weights of whole draws would differ too much, however close q is; "
         "log_evidence estimates log p(y)."
     )
     return ImportanceEstimate(blocks.k, blocks.k, blocks.limit, 1.0, num_draws, math.nan, reason)
 
 
 def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The continuous ranked probability score of each row, (m,), in units of y, from draws (draws, m): unbiased.
+    """Return the unbiased continuous ranked probability score of each row, (m,), in units of y, from draws (draws, m).
 
-    E|x - y| - E|x - x'| / 2 of independent draws x, x' (Gneiting and Raftery 2007, equation 21).
+    It is E|x - y| - E|x - x'| / 2 of independent draws x, x' (Gneiting and Raftery 2007, equation 21).
     """
     count = len(draws)
     # Sorted, the i-th of count draws is the larger one in i pairs and the smaller one in count - 1 - i.
@@ -329,9 +328,9 @@ def crps(draws: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def interval_score(draws: np.ndarray, y: np.ndarray, level: float = 0.9, is_discrete: bool = False) -> np.ndarray:
-    """The interval score of each row's central interval, (m,), in units of y, from draws (draws, m).
+    """Return the interval score of each row's central interval, (m,), in units of y, from draws (draws, m).
 
-    Its width, plus 2 / (1 - level) times the distance of y from it (Gneiting and Raftery 2007, equation 43).
+    It is the width plus 2 / (1 - level) times the distance of y from it (Gneiting and Raftery 2007, equation 43).
     """
     tail = 0.5 * (1.0 - level)
     method: Literal["inverted_cdf", "linear"] = "inverted_cdf" if is_discrete else "linear"
@@ -342,22 +341,23 @@ def interval_score(draws: np.ndarray, y: np.ndarray, level: float = 0.9, is_disc
 def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
     """Estimate the expected log predictive density of leave-one-out.
 
-    Of a Gaussian approximation of a Gaussian likelihood it is exact, otherwise by Pareto-smoothed importance sampling.
+    It is exact for a Gaussian approximation with a Gaussian likelihood, otherwise by Pareto-smoothed importance
+    sampling.
 
     Parameters
     ----------
     result : Result
         Draws, an integrated result, or an approximation with a joint density: of ``cavi``, ``gaussian_vi``, ``fit`` or
-        ``correct`` by linear response. Weights of its draws take it to the posterior without each row.
+        ``correct`` by linear response. Weights of its draws represent the posterior without each row.
     num_draws : int
         Draws of an approximation, at least 100.
     seed : int or jax.Array
-        An int or a JAX key, for these.
+        An int or a JAX key, for these draws.
 
     Returns
     -------
     arviz_stats.ELPDData
-        As of ``az.loo``, with ``elpd_i`` and ``pareto_k`` of each row.
+        The data of ``az.loo``, with ``elpd_i`` and ``pareto_k`` of each row.
 
     Raises
     ------
@@ -371,7 +371,7 @@ def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
 
     Notes
     -----
-    Hyperparameters that were learned are fixed, as if they did not depend on the row that is left out.
+    Learned hyperparameters are fixed: their dependence on the row that is left out is neglected.
 
     References
     ----------
@@ -390,13 +390,13 @@ def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
     """
     import arviz_stats as az
 
-    require_result(result, "result must be a result, such as those of gibbs, fit or integrate")
+    require_result(result, "result must be a result, such as of gibbs, fit or integrate")
     check_whole_number(num_draws, "num_draws", FEWEST_DRAWS)
     # Importance sampling needs a density.
     result = result.conditional
     if result.is_corrected and not result.has_density:
         raise ValueError(
-            f"loo needs the joint density of an approximation, and a result of method {result.method!r} has none: take "
+            f"loo needs the joint density of an approximation; a result of method {result.method!r} has none. Use "
             "result.uncorrected, or its linear response, pgm.correct(result.uncorrected)."
         )
     if isinstance(result, GaussianResult) and result.weights is None and objective_of_result(result).has_fixed_sites:
@@ -430,10 +430,10 @@ def _gaussian_loo(result: GaussianResult) -> Any:
 
 @double_precision
 def prediction_errors(draws: Draws, X: np.ndarray, y: np.ndarray, seed: Seed = 0) -> np.ndarray:
-    """Monte-Carlo standard errors of the predictions of draws at X (m, d).
+    """Return Monte-Carlo standard errors of the predictions of draws at X (m, d).
 
-    Of each class probability (m, classes), of class 1 (m,) if there are two classes, or of the mean of y (m,) if y is
-    not a class. ``y`` (m,) or (m, columns) supplies the columns after the first. ``seed`` as in ``Draws.predict``.
+    They are of each class probability (m, classes), or of class 1 (m,) if there are two classes. If y is not a class,
+    they are of its mean (m,). ``y`` (m,) or (m, columns) has the columns after the first; ``seed`` is for ``predict``.
     """
     size = draws.model.num_latents
     predictive = draws.predict(X, draws.likelihood.support(size).covariate_columns(y), seed)
@@ -496,8 +496,8 @@ class Comparison:
     """A comparison of results. ``reference`` is the label of the draws that errors are measured against.
 
     ``mcse_mean`` and ``mcse_variance`` are the Monte-Carlo standard errors of the reference's posterior means and
-    variances, (n, latents): smaller errors are noise. ``notes`` lists what could not be computed, and why. ``results``
-    holds the compared results by label, and ``test`` the test data with each result's predictions, None without test
+    variances, (n, latents): smaller errors are noise. ``notes`` lists the missing figures, and the reasons. ``results``
+    has the compared results by label, and ``test`` the test data with each result's predictions, None without test
     data.
     """
 
@@ -520,22 +520,22 @@ class Comparison:
         return {label: result for label, result in self.results.items() if label != self.reference}
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row for each result and one numeric column for each metric, NaN where a metric does not apply.
+        """Return one row for each result and one numeric column for each metric, NaN if a metric does not apply.
 
-        Against the reference, over all latents at the training data: ``mean_error`` and ``variance_error`` (mean
-        absolute errors), ``mean_error_max`` and ``variance_error_max`` (largest absolute errors), ``wasserstein`` (mean
-        Wasserstein-1 distance of the marginals), in units of the latents, variances in squared units. On test data:
-        ``misclassification`` (error rate of the most probable class) or, in units of y, ``rmse`` (of the predictive
-        mean), ``crps`` (mean continuous ranked probability score) and ``interval_score`` (mean, of central 90 %
-        intervals), the last two from 1,000 draws (Gneiting and Raftery 2007); ``negative_log_density`` (mean, nats),
-        ``calibration_error`` (Guo et al. 2017, 15 bins). ``elbo`` (nats); ``pareto_k`` (of importance weights from q
-        to the posterior; above 0.7 q is unreliable); ``ess_bulk``, ``ess_tail`` (smallest over latents) and ``rhat``
-        (largest); ``seconds`` of computation.
+        Errors against the reference are over all latents at the training data, in units of the latents, variances in
+        squared units. ``mean_error`` and ``variance_error`` are means, ``mean_error_max`` and ``variance_error_max``
+        maxima of absolute errors. ``wasserstein`` is the mean Wasserstein-1 distance of the marginals. On test data,
+        ``misclassification`` is the error rate of the most probable class. ``rmse`` of the predictive mean, ``crps``
+        and ``interval_score`` are in units of y. ``crps`` is the mean continuous ranked probability score,
+        ``interval_score`` the mean over central 90 % intervals, both from 1,000 draws (Gneiting and Raftery 2007).
+        ``negative_log_density`` is a mean in nats; ``calibration_error`` has 15 bins (Guo et al. 2017). ``elbo`` is in
+        nats. ``pareto_k`` is of the weights from q to the posterior: above 0.7 q is unreliable. ``ess_bulk`` and
+        ``ess_tail`` are the smallest over latents, ``rhat`` the largest. ``seconds`` are of computation.
         """
         return self._frame.copy()
 
     def save(self, folder: str | PathLike[str]) -> Path:
-        """Write comparison.csv to a folder, for ``pandas.read_csv(path, index_col=0)``; returns its path.
+        """Write comparison.csv to a folder, for ``pandas.read_csv(path, index_col=0)``; return its path.
 
         A label that a spreadsheet would read as a formula, such as ``=A1``, gets an apostrophe before it.
         """
@@ -556,10 +556,10 @@ class Comparison:
         return as_html(self)
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
-        """A matplotlib Figure of each result's marginals against the reference's, also written to ``path`` as PNG.
+        """Draw each result's marginals against the reference's with matplotlib; also write them to ``path`` as PNG.
 
-        Posterior means and variances at the training data and, with test data, predictive probabilities (means, if y
-        is not a class) there; see ``pgmodels.plot_marginals``.
+        The figure has posterior means and variances at the training data. With test data it also has predictive
+        probabilities, or means if y is not a class; see ``pgmodels.plot_marginals``.
         """
         from pgmodels.plots.marginals import plot_marginals
 
@@ -576,7 +576,7 @@ class Comparison:
         class_names: Sequence[str] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Write a self-contained HTML report; returns its path.
+        """Write a self-contained HTML report; return its path.
 
         It contains a verdict on each result, this table, figures, a summary of data and model, the derivation, versions
         and machine.
@@ -584,7 +584,7 @@ class Comparison:
         Parameters
         ----------
         path : str or PathLike
-            Where to write the file.
+            The file.
         title : str, default "Comparison"
         class_names : sequence of str, optional
             The names of the classes, in order.
@@ -607,7 +607,7 @@ class Comparison:
 
 
 def require_comparison(comparison: object) -> Comparison:
-    """The comparison, or ValueError for anything else."""
+    """Return the comparison, or raise ValueError for any other object."""
     if not isinstance(comparison, Comparison):
         raise ValueError(
             f"comparison must be a result of compare; got {type(comparison).__name__}. Use "
@@ -690,7 +690,7 @@ def compare(
         if not same_hyperparameters(result, draws):
             notes.append(
                 f"{label} and {name} have different hyperparameters, or one samples hyperparameters that the other "
-                "fixes: part of the error is due to that."
+                "fixes: this is part of the error."
             )
         row = dict.fromkeys(METRICS, np.nan)
         if result is not draws:
@@ -758,14 +758,14 @@ def _check_same_data(results: dict[str, Result], name: str) -> None:
         if result.model.num_latents != first.model.num_latents:
             raise ValueError(
                 f"{label} has {result.model.num_latents} latents and {name} has {first.model.num_latents}: "
-                "compare takes results of one model."
+                "compare accepts only results of one model."
             )
         for array, attribute in (("X", "X"), ("y", "y"), ("weights", "row_weights")):
             one, other = getattr(result.data, attribute), getattr(first.data, attribute)
             if one.shape != other.shape or not np.array_equal(one, other):
                 raise ValueError(
                     f"{label} and {name} were computed from different {array} (shapes {one.shape} and {other.shape}): "
-                    "compare takes results of the same data, rows in the same order."
+                    "compare accepts only results of the same data, with rows in the same order."
                 )
 
 
@@ -774,7 +774,7 @@ def _check_test_data(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     if X is None and y is None:
         if covariates is not None:
-            raise ValueError("covariates belong to test data: pass X and y too.")
+            raise ValueError("covariates are columns of test data: pass X and y too.")
         return None
     if X is None or y is None:
         raise ValueError(f"test data need both X and y; got only {'y' if X is None else 'X'}.")

@@ -41,11 +41,11 @@ class Gap(NamedTuple):
 
 @double_precision
 def augmentation_gap(approximation: Approximation) -> Gap:
-    """E_q(f) KL(q(ω) ‖ p(ω | f, y)) of each datum with auxiliary variables ω (Wenzel et al. 2019, section 4).
+    """Return E_q(f) KL(q(ω) ‖ p(ω | f, y)) of each datum with auxiliary variables ω (Wenzel et al. 2019, section 4).
 
     It equals E_q(f) log p(y | f) - B(m, s), the loss of the ELBO due to the augmentation for this q(f). For one latent
-    the error is a bound, about 1e-10 of the size of log p; for several it is the standard error of eight scrambled
-    Sobol rules, at most 0.1 % of the gap or 1e-5 nats if 16,384 points each are enough.
+    the error is a bound, about 1e-10 of the size of log p. For several latents it is the standard error of eight
+    scrambled Sobol rules. It is at most 0.1 % of the gap or 1e-5 nats, if 16,384 points each are enough.
     """
     divergence = _Divergence(approximation)
     return _adaptive(divergence) if divergence.nodes.num_directions == 1 else _sobol(divergence)
@@ -164,7 +164,7 @@ class InducingGap(NamedTuple):
 
 @double_precision
 def inducing_gap(result: GaussianResult) -> InducingGap:
-    """Bound what is lost by the inducing inputs of a result: a certificate for their number.
+    """Bound the loss of the evidence by a result's inducing inputs: a certificate for their number.
 
     Parameters
     ----------
@@ -174,23 +174,23 @@ def inducing_gap(result: GaussianResult) -> InducingGap:
     Returns
     -------
     InducingGap
-        Upper bounds of log Z(exact prior) - log Z(inducing inputs) in nats, where Z normalises the prior times the
-        sites of the result: ``by_trace``, as published, ``by_weighted_trace``, and ``upper``, the smaller one. The
-        difference is at least 0.
+        Upper bounds of log Z(exact prior) - log Z(inducing inputs) in nats, which is at least 0. Z normalises the prior
+        times the sites of the result. ``by_trace`` is the published bound, ``by_weighted_trace`` another, and
+        ``upper`` the smaller of both.
 
     Raises
     ------
     ValueError
-        For other results, no inducing inputs, a likelihood whose factors combine latents, and sites that couple the
-        latents of a datum or have negative precisions.
+        For other results, results without inducing inputs, and likelihoods whose factors combine latents. For sites
+        that couple the latents of a datum or have negative precisions.
 
     Notes
     -----
-    For a Gaussian likelihood, also with a known noise variance of each row, the sites are exact, and
-    ELBO <= log p(y) <= ELBO + ``upper`` at the result's hyperparameters. For others the sites are fixed: the difference
-    bounded is the gain of the collapsed bound by the exact prior, before sites are optimised anew.
+    For a Gaussian likelihood, also with a known noise variance of each row, the sites are exact. Then
+    ELBO <= log p(y) <= ELBO + ``upper`` at the result's hyperparameters. For other likelihoods the sites are fixed. The
+    bounded difference is the gain of the collapsed bound by the exact prior, before sites are optimised again.
 
-    With K the exact prior covariance, Q that of the inducing inputs, W the precisions and z = h / w - mean,
+    With K the exact prior covariance, Q the covariance by inducing inputs, W the precisions and z = h / w - mean,
 
     log Z(K) - log Z(Q) <= tr(W (K - Q)) / 2 + z^T [(Q + 1/W)^-1 - (Q + 1/W + C)^-1] z / 2,
 
@@ -202,7 +202,7 @@ def inducing_gap(result: GaussianResult) -> InducingGap:
     Titsias 2014; Burt, Rasmussen and van der Wilk 2020; Passerello 2021, equation 3.4; math, section 7.
     """
     remedy = " For its inducing inputs use pgm.inducing_gap(pgm.vi(result.model, X, y))."
-    require_result(result, "result must be what cavi, gaussian_vi, vi or fit return", remedy, GaussianResult)
+    require_result(result, "result must be a result of cavi, gaussian_vi, vi or fit", remedy, GaussianResult)
     result = result.uncorrected
     prior = result.prior
     if prior.residual_variances() is None:
@@ -214,13 +214,13 @@ def inducing_gap(result: GaussianResult) -> InducingGap:
     if result.mixing is not None or sites.coupled:
         raise ValueError(
             "inducing_gap needs one site for each latent of a datum; the sites of the result couple its latents. Use "
-            "objective='augmented' and a likelihood whose factors read single latents, or compare the ELBO with that "
-            "of twice as many inducing inputs."
+            "objective='augmented' and a likelihood whose factors read single latents, or compare the ELBO with the "
+            "ELBO of twice as many inducing inputs."
         )
     if np.any(np.asarray(sites.precision) < 0.0):
         raise ValueError(
             "inducing_gap needs sites with precisions >= 0; some of the result are negative. Use "
-            "objective='augmented', or compare the ELBO with that of twice as many inducing inputs."
+            "objective='augmented', or compare the ELBO with the ELBO of twice as many inducing inputs."
         )
     totals = np.zeros(2)
     # Groups with a residual variance have a factor.
@@ -256,7 +256,7 @@ class Diagnosis:
     """A diagnosis of an approximation q(f).
 
     ``gap`` (n,) is the loss of each datum's bound due to the augmentation, in nats, and ``gap_error`` its quadrature
-    error. ``importance`` estimates the posterior by importance sampling from q; ``vsbc`` is the calibration of q on
+    error. ``importance`` estimates the posterior by importance sampling from q. ``vsbc`` is the calibration of q on
     data simulated from the model, None if it was skipped. ``notes`` lists the reasons and other caveats.
     """
 
@@ -273,12 +273,12 @@ class Diagnosis:
         return self.importance.pareto_k
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row for each datum and latent, and numeric columns, NaN where a figure was not computed.
+        """Return a row for each datum and latent, and numeric columns, NaN where a figure was not computed.
 
-        ``gap``, ``gap_error`` (nats, the same for all latents of a datum); ``mean``, ``variance`` of q;
-        ``importance_mean``, ``importance_variance`` and their standard errors ``..._error``; on simulated data,
-        ``coverage_50`` and ``coverage_90`` (coverage of q's central intervals) and ``symmetry_p`` (p-value, not
-        corrected for the number of data).
+        ``gap`` and ``gap_error`` are in nats, the same for all latents of a datum. ``mean`` and ``variance`` are of q.
+        ``importance_mean`` and ``importance_variance`` have standard errors ``..._error``. On simulated data,
+        ``coverage_50`` and ``coverage_90`` are the coverage of q's central intervals, and ``symmetry_p`` is a p-value,
+        not corrected for the number of data.
         """
         import pandas as pd
 
@@ -309,7 +309,7 @@ class Diagnosis:
         return as_html(self)
 
     def plot(self) -> Figure:
-        """A matplotlib Figure: calibration on simulated data, gaps, and q's moments against importance sampling."""
+        """Draw calibration on simulated data, gaps, and q's moments against importance sampling, with matplotlib."""
         from pgmodels.plots.marginals import plot_diagnosis
 
         return plot_diagnosis(self)
@@ -325,15 +325,15 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose a result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct`` without posterior draws.
 
-    Computes the augmentation gap of each datum, Pareto k-hat and posterior moments by importance sampling from q, and
-    the calibration of q on data simulated from the model. Hyperparameters are fixed at the result's.
+    It computes the augmentation gap of each datum, and Pareto k-hat and posterior moments by importance sampling from
+    q. It also calibrates q on data simulated from the model. Hyperparameters are fixed at the result's values.
 
     Parameters
     ----------
     result : Approximation
         The result. If it is corrected by linear response, the augmentation gap refers to the uncorrected q.
     num_replicates : int
-        Simulated data sets for the calibration; 0 omits it, which long series need.
+        Simulated data sets for the calibration; 0 omits it, as long series need.
     num_draws : int
         Importance draws from q, at least 100.
     seed : int or jax.Array
@@ -397,7 +397,7 @@ def _calibration(
         return None, [f"Simulation-based calibration was left out: {error}"]
     notes = []
     if vsbc.num_failed:
-        notes.append(f"{vsbc.num_failed} of {num_replicates} simulated data sets gave no finite ELBO and are omitted.")
+        notes.append(f"{vsbc.num_failed} of {num_replicates} simulated data sets had no finite ELBO and are omitted.")
     if vsbc.num_unconverged:
         notes.append(
             f"On {vsbc.num_unconverged} of {num_replicates} simulated data sets the engine did not converge in 1,000 "
@@ -415,7 +415,7 @@ def _notes(result: GaussianResult, gap: np.ndarray) -> list[str]:
     if result.is_corrected:
         notes.append("The augmentation gap and the ELBO refer to q before the correction.")
     if not result.has_density:
-        notes.append("Importance sampling and calibration are those of the linear response, without the densities.")
+        notes.append("Importance sampling and calibration are of the linear response, without the densities.")
     if not np.isfinite(gap).all():
         row = int(np.flatnonzero(~np.isfinite(gap))[0])
         notes.append(f"The gap is not finite in row {row}: the expected log likelihood does not exist there.")
@@ -426,8 +426,7 @@ def _check(result: object, num_replicates: object, num_draws: object) -> None:
     expected = "result must be a result of cavi, gaussian_vi, fit or correct"
     if require_result(result, expected).draws is not None:
         raise ValueError(
-            f"{expected}; got draws, whose diagnostics are R-hat and effective sample sizes: pgm.compare(gibbs=draws) "
-            "prints them."
+            f"{expected}; got draws. Use pgm.compare(gibbs=draws), which prints their R-hat and effective sample sizes."
         )
     require_result(result, expected, kind=GaussianResult).require_covariance()
     check_whole_number(num_replicates, "num_replicates", 0)

@@ -37,10 +37,10 @@ from pgmodels.runtime.seeds import Seed, as_seed
 
 
 def symmetry_test(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The Kolmogorov-Smirnov distance between x and -x over the first axis, and its p-value, for x (draws, ...).
+    """Return the Kolmogorov-Smirnov distance between x and -x over the first axis, and its p-value, for x (draws, ...).
 
     x and -x are not independent samples, so that the two-sample distribution does not apply: its 5 % point rejects 11 %
-    of symmetric samples. Given |x| the signs are fair coin tosses, and the distance is the maximum distance from 0 of
+    of symmetric samples. Given |x| the signs are fair coin tosses. The distance is the maximum distance from 0 of
     their random walk, in order of decreasing |x|, over the number of steps (Butler 1969). This is exact at every size.
     """
     count = len(x)
@@ -80,7 +80,7 @@ class Calibration:
     standard errors are over replicates. ``exact`` holds z with f replaced by draws of q,
     (replicates, draws, n, latents), as for an exact q. Both are NaN where the prior variance is 0; such latents are
     excluded from all figures. ``num_failed`` replicates, whose ELBO was not finite or whose linear response was not a
-    covariance, are excluded; ``num_unconverged`` replicates stopped at 1,000 iterations and are included.
+    covariance, are excluded. ``num_unconverged`` replicates stopped at 1,000 iterations and are included.
     """
 
     z: np.ndarray = field(repr=False)
@@ -152,7 +152,7 @@ class Calibration:
         return 2.0 * scipy.special.ndtr(-np.abs(self.coverage[0] - levels) / np.sqrt(variance / self.num_replicates))
 
     def histogram(self, num_bins: int = 10) -> tuple[np.ndarray, np.ndarray]:
-        """Share of ``p`` in equal bins of (0, 1), and its standard error for an exact q, (bins, latents) each."""
+        """Return the share of ``p`` in equal bins of (0, 1), and its standard error for an exact q, (bins, latents)."""
         shares, errors = [], []
         for index in range(num_bins):
             low, high = scipy.special.ndtri(index / num_bins), scipy.special.ndtri((index + 1) / num_bins)
@@ -293,7 +293,7 @@ def simulate_calibration(
 
 @double_precision
 def auxiliary_means(result: Result) -> dict[str, np.ndarray]:
-    """The posterior mean of each auxiliary variable by name, (n,), or (n, latents) if each latent has its own.
+    """Return the posterior mean of each auxiliary variable by name, (n,), or (n, latents) if each latent has its own.
 
     For an approximation, the mean under the optimal q of the auxiliaries, as in the CAVI updates. For draws, the
     average of E[a | f, y] over the draws of f: the same expectation as Gibbs draws of a, with less noise. NaN where a

@@ -72,17 +72,17 @@ class ProblemFamily(Module):
     floor: float = eqx.field(static=True, default=0.0)
 
     def model_at(self, vector: Array | np.ndarray) -> Model:
-        """The model without priors at the values of a vector."""
+        """Return the model without priors at the values of a vector."""
         return self.parameters.apply(self.model, vector)
 
     def prior_at(self, vector: Array, points: Points = ()) -> PriorCollection:
-        """The prior at the values of a vector, given the inducing points of groups that have them."""
+        """Return the prior at the values of a vector, given the inducing points of groups that have them."""
         needed = self.needs_factors or combines_latents(self.objective) or is_signed_apart(self.objective)
         model = self.model_at(vector)
         return model.prior(self.inputs, traced=True, known=self.fixed_groups, points=points, for_moments=not needed)
 
     def problem(self, vector: Array, points: Points) -> Problem:
-        """The problem at the values of a vector."""
+        """Return the problem at the values of a vector."""
         model, prior, coupled = self.model_at(vector), self.prior_at(vector, points), self.coupled
         if coupled is None:
             # By the number of rows, not the current rank: the shapes of q(f) must stay the same from call to call.
@@ -99,14 +99,14 @@ class ProblemFamily(Module):
 
 
 def combines_latents(objective: Objective) -> bool:
-    """Whether predictors or sites couple the latents, whose priors then need factors."""
+    """Return whether predictors or sites couple the latents, whose priors then need factors."""
     return objective.predictors is not None or couples(objective)
 
 
 def points_at(
     objective: Objective, model: Model, distinct: Sequence[np.ndarray], inputs: Sequence[np.ndarray | None]
 ) -> Points:
-    """The inducing points of groups with inducing ``inputs``, else the pivots of groups that have a low-rank form.
+    """Return the inducing points of groups with inducing ``inputs``, else the pivots of groups of low-rank form.
 
     Pivots are chosen at the model's hyperparameters, and only if there are enough rows for a low-rank form to be
     faster.
@@ -145,9 +145,9 @@ FELT = 0.1
 
 
 def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
-    """log Z(θ; h, w) + Σ B, a function of θ with q(f)'s marginals and sites held fixed.
+    """Return log Z(θ; h, w) + Σ B, a function of θ with q(f)'s marginals and sites held fixed.
 
-    At the θ of q it is the ELBO plus Σ (h m - w s / 2) with s = v + m²; at optimal sites its gradient is the ELBO's.
+    At the θ of q it is the ELBO plus Σ (h m - w s / 2) with s = v + m². At optimal sites its gradient is the ELBO's.
     Source: math, section 4; Titsias 2009; Passerello 2021, PGPR.
     """
     m, v, sites = jax.lax.stop_gradient((state.mean, state.variance, state.sites))
@@ -158,7 +158,7 @@ def collapsed_bound(problem: Problem, state: VariationalState) -> Any:
 
 
 def takes_slopes(problem: Problem) -> bool:
-    """Whether ``sloped_bound`` holds: for dense priors within 0.8 GB, at the rows themselves if sites couple them."""
+    """Return whether ``sloped_bound`` holds: for dense priors within 0.8 GB, at the rows if sites couple them."""
     groups, places = problem.prior.groups, problem.prior.copies.places
     if problem.objective.predictors is not None or not all(group.is_dense for group in groups):
         return False
@@ -167,10 +167,10 @@ def takes_slopes(problem: Problem) -> bool:
 
 
 def sloped_bound(problem: Problem, state: VariationalState) -> Callable[[Problem], Any]:
-    """A function with the gradient of ``collapsed_bound`` at the hyperparameters of a problem.
+    """Return a function with the gradient of ``collapsed_bound`` at the hyperparameters of a problem.
 
-    From the derivatives of the log normaliser in the prior covariances and means: differentiating through the roots of
-    covariances costs four times as much, and loses digits if potentials are much larger than the sites' gradients.
+    It uses derivatives of the log normaliser in the prior covariances and means. Derivatives through the roots of
+    covariances cost four times as much. They lose digits if potentials are much larger than the sites' gradients.
     """
     posterior: Any = problem.condition(state.sites)
     slopes = jax.lax.stop_gradient(posterior.log_normalizer_slopes())
@@ -186,7 +186,7 @@ def sloped_bound(problem: Problem, state: VariationalState) -> Callable[[Problem
 
 
 def many_rows(family: ProblemFamily, *_: Any) -> bool:
-    """Whether to optimise a compiled function of a family."""
+    """Return whether to optimise a compiled function of a family."""
     return not are_few_rows(len(family.y), couples(family.objective), family.objective.num_nodes)
 
 
@@ -259,7 +259,7 @@ class Point(NamedTuple):
         return float(self.state.rounding)
 
     def is_resolved(self, best: float) -> bool:
-        """Whether the gain over a best value is larger than a rounding error of more than a tenth of a nat."""
+        """Return whether the gain over a best value is larger than a rounding error of more than a tenth of a nat."""
         return self.rounding <= max(0.1, best - self.value)
 
 
@@ -275,7 +275,7 @@ class MarginalBound:
 
     @classmethod
     def of(cls, learnable: ParameterVector, data: Data, objective: Objective | None = None) -> "MarginalBound":
-        """The bound of a model and data, with the model's augmentation as objective by default."""
+        """Return the bound of a model and data, with the model's augmentation as objective by default."""
         model = learnable.model
         distinct, y, row_weights = padded_data(model, data)
         few = max(map(len, distinct.masked())) < MANY_ROWS
@@ -300,7 +300,7 @@ class MarginalBound:
         moves: bool = False,
         sites: Sites | None = None,
     ) -> Point | None:
-        """The bound at a vector; None if it, a gradient or the kernel matrix is not finite.
+        """Return the bound at a vector; None if it, a gradient or the kernel matrix is not finite.
 
         Optimises q(f) to a tolerance, from q(f) at the point ``start``, from ``sites`` of the first rows, or from the
         engine's initial state. ``inputs`` are the inducing inputs, by default the same as at ``start``; their gradient
@@ -328,7 +328,7 @@ class MarginalBound:
         return Point(np.array(vector), inputs, points, ascent, tolerance, value, slope, of_inputs, float(floor_loss))
 
     def points(self, vector: np.ndarray, inputs: Inputs, near: Point | None = None) -> Points:
-        """The inducing points at a vector; ValueError if the kernel matrix is not finite or not positive there."""
+        """Return the inducing points at a vector; ValueError if the kernel matrix is not finite or positive there."""
         # Low-rank forms are not tried near a vector at which no group has one.
         is_dense = near is not None and all(at is None for at in (*near.points, *inputs))
         if near is not None and is_dense and np.max(np.abs(vector - near.vector), initial=0.0) < 0.5:
@@ -336,7 +336,7 @@ class MarginalBound:
         return points_at(self.family.objective, self.family.model_at(vector), self.family.inputs.masked(), inputs)
 
     def initial(self, vector: np.ndarray, points: Points, sites: Sites | None = None) -> VariationalState:
-        """The state that the engine starts from; that of ``sites`` of the first rows if its bound is finite."""
+        """Return the state of ``sites`` of the first rows if its bound is finite, else the engine's start."""
         if sites is not None:
             state = _start(self.family, as_array(vector), points, pad_sites(sites, len(self.family.y)))
             if np.isfinite(float(state.elbo)):
@@ -344,11 +344,11 @@ class MarginalBound:
         return _start(self.family, as_array(vector), points, None)
 
     def model_at(self, vector: np.ndarray) -> Model:
-        """The model at the values of an unconstrained vector."""
+        """Return the model at the values of an unconstrained vector."""
         return self.learnable.with_values(self.learnable.constrain(vector))
 
     def left_out_slope(self, point: Point) -> np.ndarray:
-        """The gradient of the residual-variance penalty at a point, in nats; 0 without inducing inputs."""
+        """Return the gradient of the residual-variance penalty at a point, in nats; 0 without inducing inputs."""
         if all(Z is None for Z in point.inputs):
             return np.zeros_like(point.vector)
         parameters = self.model_at(point.vector).parameters

@@ -37,7 +37,7 @@ class _Trial(NamedTuple):
 
 
 def can_ascend(problem: Problem) -> bool:
-    """Whether products with all factors are much cheaper than sweeps, and the rows' curvatures fit into memory."""
+    """Return whether products with all factors are much cheaper than sweeps, and curvatures fit into memory."""
     rows, size = problem.prior.num_rows, problem.objective.size
     thin = all(group.has_cheap_products for group in problem.prior.groups)
     return thin and not problem.coupled and rows * size**2 <= HELD
@@ -51,11 +51,11 @@ def at_best_mean(
     max_steps: int = 3,
     tolerance: float = 0.1,
 ) -> tuple[Float[Array, "n p"], Sites]:
-    """The predictors' mean that maximises the bound at fixed variances, and its sites, precisions unchanged.
+    """Return the predictors' mean that maximises the bound at fixed variances, and its sites, precisions unchanged.
 
-    ``mean`` is the mean implied by ``sites``. The bound never falls. At most ``max_steps`` Newton steps, until the
-    gradient's norm has fallen by the factor ``tolerance``: the optimum need not be exact, since the variances change in
-    the next sweep.
+    ``mean`` is the mean implied by ``sites``. The bound never falls. It makes at most ``max_steps`` Newton steps,
+    until the gradient's norm has fallen by the factor ``tolerance``. The optimum need not be exact, since the variances
+    change in the next sweep.
     """
     Phi = problem.mixing()
 
@@ -141,7 +141,7 @@ class CoordinateAscent(Engine):
         return CaviState(m, v, sites, *problem.elbo(m, v, divergence, sites), memory)
 
     def step(self, problem: Problem, state: CaviState) -> CaviState:
-        """A sweep, preceded by an optimisation of the mean if that is cheap."""
+        """Make a sweep, preceded by an optimisation of the mean if that is cheap."""
         if problem.objective.has_fixed_sites:
             return self.plain_step(problem, state)
         mean, sites = state.mean, state.sites
@@ -178,7 +178,7 @@ class CoordinateAscent(Engine):
         return backtrack(attempt, before, jnp.where(known, 0, 1), 1)[0]
 
     def plain_step(self, problem: Problem, state: CaviState) -> CaviState:
-        """One sweep over the blocks of predictors."""
+        """Make one sweep over the blocks of predictors."""
         return self.state_of(problem, self._swept(problem, state, state.sites))
 
     def _swept(self, problem: Problem, state: CaviState, sites: Sites) -> Sites:
@@ -209,11 +209,11 @@ _HALVINGS, _OF_ALL = 60, 30
 class GaussianState(NamedTuple):
     """q(f): moments of the predictors, the sites that produced them, target sites, ELBO, and Anderson history.
 
-    ``slope`` has the optimal sites at the moments, ``target`` the same with ``with_responses``, ``rounding`` is
-    the ELBO's rounding error, and ``length`` is the length of the last step, 0 if none raised the ELBO. Steps must not
+    ``slope`` has the optimal sites at the moments, ``target`` the same with ``with_responses``. ``rounding`` is
+    the ELBO's rounding error, ``length`` the length of the last step, 0 if none raised the ELBO. Steps must not
     lower the sum of the ELBO and ``excess``: 0, or the difference to the log posterior density at the mean (see
     ``Objective.is_maximised``). ``missed`` is the first-order change of the ELBO along the last step at its end, in
-    nats, which is large where the step passed the optimum.
+    nats. It is large if the step passed the optimum.
     """
 
     mean: Float[Array, "n p"]
@@ -233,7 +233,7 @@ class NaturalGradient(Engine):
     """Steps along the natural gradient, for objectives whose full steps may lower the ELBO."""
 
     def init(self, problem: Problem) -> GaussianState:
-        """The precisions at the prior mean and a variance of at most 1, without gradient, and their bound not computed.
+        """Return the precisions at the prior mean and a variance of at most 1, without gradient and bound.
 
         The first step computes the bound. The second goes along the gradient, halved where the full one makes a rate
         overflow, as for large counts.
@@ -262,13 +262,13 @@ class NaturalGradient(Engine):
         return GaussianState(mean, variance, sites, slope, target, *elbo, length, memory, excess, missed)
 
     def step(self, problem: Problem, state: GaussianState) -> GaussianState:
-        """A natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
+        """Make a natural-gradient step towards the sites at the marginals, halved until the ELBO does not fall.
 
         Source: Khan and Lin 2017; the full step is the fixed point of Opper and Archambeau 2009. Unless the problem
-        ``takes_signed`` precisions, they are clipped at zero, which changes the direction for log densities that are
-        not concave: if no step along it raises the ELBO, only the mean moves, with precisions fixed, which always
-        raises it. Signed precisions may have any values for which the posterior is proper. Those of a state without a
-        bound, of other hyperparameters, may be improper at these: then the second attempt clips them.
+        ``takes_signed`` precisions, they are clipped at zero. This changes the direction for log densities that are
+        not concave. If no step along it raises the ELBO, only the mean moves, with precisions fixed, which always
+        raises it. Signed precisions may have any values for which the posterior is proper. The precisions of a state
+        without a bound, of other hyperparameters, may be improper: then the second attempt clips them.
         """
         target = state.target if problem.takes_signed else positive(state.slope, state.mean)
         fixed_precision = with_precision(state.slope, state.mean, state.sites.precision)
@@ -302,11 +302,11 @@ class NaturalGradient(Engine):
         return jax.tree.map(lambda new, old: jnp.where(rises, new, old), moved, stays)
 
     def plain_step(self, problem: Problem, state: GaussianState) -> GaussianState:
-        """A step of full length, halved until the ELBO does not fall."""
+        """Make a step of full length, halved until the ELBO does not fall."""
         return self.step(problem, state._replace(length=jnp.ones_like(state.length), memory=empty_history(state.sites)))
 
     def finish(self, name: str, problem: Problem, ascent: Ascent) -> Ascent:
-        """Not converged if it stopped because no step raises the ELBO."""
+        """Mark the ascent as not converged if it stopped because no step raises the ELBO."""
         if not ascent.converged or not _is_stalled(problem, ascent.state):
             return ascent
         remedy = (
@@ -340,10 +340,10 @@ def _missed(problem: Problem, before: GaussianState, after: GaussianState) -> Ar
 def with_responses(
     problem: Problem, target: Sites, sites: Sites, mean: Array, coupling: Float[Array, "n p p"] | None
 ) -> Sites:
-    """Target sites at the ``mean`` of sites, with the change of gradients by the other predictors' new means.
+    """Return target sites at the ``mean`` of sites, with the change of gradients by the other predictors' new means.
 
-    The means then move by a Newton step for all predictors together, the inverse of K^-1 + w + coupling times the
-    gradient, by at most 20 conjugate gradients preconditioned by the covariances given the sites.
+    The means then move by a Newton step for all predictors: the inverse of K^-1 + w + coupling times the gradient.
+    It uses at most 20 conjugate gradients, preconditioned by the covariances given the sites.
     """
     if coupling is None:
         return target
@@ -359,17 +359,17 @@ def with_responses(
 
 
 def with_precision(sites: Sites, mean: Array, precision: Array) -> Sites:
-    """Sites of another precision with the same gradient in the mean: h = E g + W m."""
+    """Return sites of another precision with the same gradient in the mean: h = E g + W m."""
     return Sites(sites.potential - pull(sites.precision, mean) + pull(precision, mean), precision)
 
 
 def positive(sites: Sites, mean: Array) -> Sites:
-    """The same sites with the nearest non-negative precisions."""
+    """Return the same sites with the nearest non-negative precisions."""
     return with_precision(sites, mean, positive_part(sites.precision))
 
 
 def positive_part(precision: Array) -> Array:
-    """The nearest non-negative precisions, (n, p), or positive semi-definite ones, (n, p, p)."""
+    """Return the nearest non-negative precisions, (n, p), or positive semi-definite ones, (n, p, p)."""
     if precision.ndim == 2:
         return jnp.maximum(precision, 0.0)
 
@@ -382,7 +382,7 @@ def positive_part(precision: Array) -> Array:
 
 
 def pull(precision: Array, mean: Array) -> Array:
-    """W m of each datum."""
+    """Return W m of each datum."""
     return precision * mean if precision.ndim == 2 else jnp.einsum("ipq,iq->ip", precision, mean)
 
 
@@ -402,7 +402,7 @@ def _is_stalled(problem: Problem, state: GaussianState) -> bool:
 
 
 def is_clipped(state: GaussianState) -> bool:
-    """Whether the optimal precision of a site is below zero."""
+    """Return whether the optimal precision of a site is below zero."""
     w = np.asarray(state.slope.precision)
     return bool(np.any(w < -1e-8 * np.max(np.abs(w), initial=0.0)))
 

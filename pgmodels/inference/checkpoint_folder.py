@@ -35,7 +35,7 @@ class EngineCheckpoint:
     ``index`` has the values of the main file when the folder was opened, None if there was none. A state is saved as
     the leaves of a tree, and restored by ``tree`` from a tree of the same structure.
 
-    Raises ValueError if the folder cannot be created or written to, belongs to another engine, or contains a file that
+    Raises ValueError if the folder cannot be created or written to, or belongs to another engine. Also for a file that
     is damaged or of another version. Every error has a remedy.
     """
 
@@ -65,7 +65,7 @@ class EngineCheckpoint:
     @classmethod
     @contextmanager
     def opened(cls, checkpoint: Any) -> Iterator[Self | None]:
-        """The checkpoint in a folder, which no other run may use within the context; None without a folder.
+        """Return the checkpoint in a folder, which no other run may use within the context; None without a folder.
 
         What killed runs wrote in part is removed. Raises ValueError, before any work, if the folder cannot be written
         to, is in use or contains other files.
@@ -83,7 +83,7 @@ class EngineCheckpoint:
             yield saved
 
     def is_due(self, final: bool) -> bool:
-        """Whether to save: if the last save is long enough ago, or if this is the final one."""
+        """Return whether to save: if the last save is long enough ago, or if this is the final one."""
         due = final or time.monotonic() - self.time >= self.interval
         self.time = time.monotonic() if due else self.time
         return due
@@ -100,7 +100,7 @@ class EngineCheckpoint:
         write_arrays(path, document, arrays)
 
     def read_file(self, path: Path) -> dict[str, Any]:
-        """The values of a file of the folder."""
+        """Return the values of a file of the folder."""
         try:
             document, arrays = read_arrays(path)
         except FileNotFoundError:
@@ -124,7 +124,7 @@ class EngineCheckpoint:
         return values
 
     def continues(self, expected: dict[str, str]) -> bool:
-        """Whether a run is saved; ValueError if it differs from this one, naming the differences."""
+        """Return whether a run is saved; ValueError if it differs from this one, naming the differences."""
         self.fingerprint = expected
         if self.index is None:
             return False
@@ -140,7 +140,7 @@ class EngineCheckpoint:
         return True
 
     def tree(self, path: Path, saved: Any, like: PyTree) -> PyTree:
-        """The tree of saved leaves, which have the types and shapes of those of ``like``.
+        """Return the tree of saved leaves, with the types and shapes of the leaves of ``like``.
 
         The first leaf grows with a run: its first axis may have any length. Raises ValueError for other leaves.
         """
@@ -169,5 +169,5 @@ class EngineCheckpoint:
 
 
 def leaves_of(tree: PyTree) -> tuple[np.ndarray, ...]:
-    """The leaves of a tree as arrays of a file."""
+    """Return the leaves of a tree as arrays of a file."""
     return tuple(np.asarray(leaf) for leaf in jax.tree.leaves(tree))

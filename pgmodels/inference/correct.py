@@ -57,7 +57,7 @@ def expansion(
     y: Array,
     parameters: Parameters,
 ) -> tuple[Float[Array, "n P"], Float[Array, "n P P"]]:
-    """E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) of Q_i = (T - T̄)ᵀ H_i (T - T̄), T = (z, z²), under z ~ N(m, V).
+    """Return E[∂Q_i/∂z] (n, P) and E[∂²Q_i/∂z∂z'] (n, P, P) of Q_i = (T - T̄)ᵀ H_i (T - T̄), T = (z, z²), z ~ N(m, V).
 
     ``residual`` is the part of V that does not depend on the sites; the likelihood is averaged over it.
     """
@@ -80,14 +80,14 @@ def correct_perturbatively(approximation: Approximation) -> PerturbativeApproxim
     model = approximation.model
     if not objective_of_result(approximation).has_auxiliaries:
         raise ValueError(
-            "correct: the perturbative correction expands about the optimum of the augmented bound, of cavi or "
+            "correct: method='perturbative' needs a result of the augmented bound, by cavi or "
             f"fit(..., objective='augmented'); got the objective {approximation.objective!r}. Use the default, "
             "method='linear_response'."
         )
     if len(model.augmentation.blocks) > 1:
         raise ValueError(
-            f"correct: in {model.likelihood.name} two latents of one datum multiply, so the local bound generates the "
-            "moments of one block only and the second-order formula does not hold. Use the default, "
+            f"correct: method='perturbative' is not for {model.likelihood.name}, in which two latents of one datum "
+            "multiply: the local bound generates the moments of only one block. Use the default, "
             "method='linear_response', or gibbs."
         )
     posterior, n = approximation.posterior, len(approximation.y)
@@ -150,7 +150,7 @@ class Limits(NamedTuple):
     num_scanned: int = 5_000_000
 
     def allow(self, result: Approximation, by_scans: bool) -> bool:
-        """Whether linear response takes seconds, by scans or not."""
+        """Return whether linear response costs only seconds, by scans or not."""
         num_coordinates = sum(result.prior.ranks)
         is_small = num_coordinates <= self.num_coordinates
         is_small &= num_coordinates * len(result.y) <= self.num_entries
@@ -172,8 +172,8 @@ def correct(
     Parameters
     ----------
     approximation : Approximation
-        The result to correct. A corrected result is returned unchanged or, for another ``method``, its ``.uncorrected``
-        is corrected.
+        The result to correct. A result corrected by this ``method`` is returned unchanged. For another ``method``, its
+        ``.uncorrected`` is corrected.
     method : {"linear_response", "perturbative", "nested"}, optional
         ``"linear_response"`` is the default. ``"perturbative"`` is for results of the augmented bound only.
         ``"nested"`` computes a density of its own for every latent, skewed or heavy-tailed.
@@ -188,7 +188,7 @@ def correct(
     Raises
     ------
     ValueError
-        For other results, and for a variance above the prior's if the likelihood is log-concave, where it cannot be.
+        For other results, and for a variance above the prior's if the likelihood is log-concave, which forbids it.
 
     Warns
     -----
@@ -197,13 +197,13 @@ def correct(
 
     Notes
     -----
-    Linear response (math: section 5b): covariances from the derivative of the optimum in a perturbation of the
-    posterior, at the data and at new inputs, including across latents. Means of the augmented bound are corrected to
+    Linear response (math: section 5b) derives covariances from the derivative of the optimum in a perturbation of the
+    posterior. They are at the data and at new inputs, and across latents. Means of the augmented bound are corrected to
     first order if a datum has one predictor, and unchanged otherwise (measured to be better). The perturbative
     correction (math: section 5) corrects means and variances to second order. Nested variational marginals (math:
-    section 5c) are bounds of log p(y, f_i = x), normalised over x; those of a result of another objective are of the
-    variational Gaussian with its hyperparameters. They take a second for some 100 latents. With several predictors in a
-    row, such as classes, and more than 32 rows linear response has more accurate variances.
+    section 5c) are bounds of log p(y, f_i = x), normalised over x. A result of another objective is first replaced by
+    the variational Gaussian with its hyperparameters. They need a second for some 100 latents. With several predictors
+    in a row, such as classes, and more than 32 rows linear response has more accurate variances.
 
     References
     ----------
@@ -269,11 +269,11 @@ def correct_if_reliable(
     by_scans: bool,
     limits: Limits | None = None,
 ) -> Approximation | CorrectedApproximation:
-    """The result of ``fit``, corrected if ``choice`` allows it; ``.fit.correction`` says why or why not.
+    """Return the result of ``fit``, corrected if ``choice`` allows it; ``.fit.correction`` has the reason.
 
     ``choice="auto"`` corrects by linear response, long chains only with ``by_scans``. It does not correct if q is
-    exact, the system is too large, or the correction is not reliable. Nested marginals are for ``correct``: with 145
-    rows they cost three quarters of the processor time of a first fit, and tens of ms for each predicted row.
+    exact, the system is too large, or the correction is not reliable. Only ``correct`` computes nested marginals:
+    they cost 3/4 of a first fit's processor time with 145 rows, and tens of ms for each predicted row.
     """
     objective, limits = objective_of_result(result), limits or Limits()
 
@@ -285,14 +285,14 @@ def correct_if_reliable(
     if choice is True:
         return correct(noted(BEFORE_CORRECTION))
     if not objective.is_maximised:
-        return noted("none: linear response is that of an optimum, which q is not")
+        return noted("none: linear response needs an optimum, and q is none")
     if result.model.is_augmentable and result.model.augmentation.has_fixed_sites:
         return noted("none: the likelihood is Gaussian in f, and so is the posterior")
     if not limits.allow(result, by_scans):
         if limits.allow(result, by_scans=True):
-            return noted("none: pgm.correct(result) makes it, in seconds, but leaves no joint density to draw from")
+            return noted("none: pgm.correct(result) computes it, in seconds, but then there is no joint density")
         many = f"{sum(result.prior.ranks):,} coordinates and {len(result.y):,} rows"
-        return noted(f"none: the system has {many}, with which it takes minutes; pgm.correct(result) makes it")
+        return noted(f"none: with {many} it needs minutes; pgm.correct(result) computes it")
     try:
         with raised(CorrectionWarning):
             return _corrected(noted(BEFORE_CORRECTION), "linear_response", progress, tolerates_few=True)
@@ -312,9 +312,9 @@ def check_against_prior(
     """Raise ValueError if a corrected variance (n, latents) exceeds the prior's under a log-concave likelihood.
 
     Excesses up to the correction's own ``relative_error`` are allowed. Under such a likelihood posterior variances are
-    at most the prior's (Brascamp and Lieb 1976). Concavity is checked at all data within the predictors' ``marginals``,
-    means and variances (n, P), at nodes only: up to 1 %, as where other likelihoods increase variances, it is a
-    CorrectionWarning.
+    at most the prior's (Brascamp and Lieb 1976). Concavity is checked at all data, at nodes within the predictors'
+    ``marginals``, means and variances (n, P). Warn with a CorrectionWarning of an excess up to 1 %, and of any excess
+    under other likelihoods.
     """
     beyond = variance > (1.0 + relative_error) * prior
     if not beyond.any():
@@ -322,9 +322,9 @@ def check_against_prior(
     row, latent = (int(place) for place in np.argwhere(beyond)[0])
     what = (
         f"{int(beyond.sum())} of {variance.size} corrected variances are above the prior's (first in row {row}, "
-        f"{variance[row, latent]:.4g} where the prior's is {prior[row, latent]:.4g})"
+        f"{variance[row, latent]:.4g}, with a prior variance of {prior[row, latent]:.4g})"
     )
-    remedy = "Take gaussian_vi uncorrected, or gibbs. Kinks of one latent are exact where written as abs(y - f)."
+    remedy = "Use gaussian_vi uncorrected, or gibbs. Kinks of one latent are exact if written as abs(y - f)."
     if np.any(variance > 1.01 * prior) and _is_concave_at(model, y, marginals):
         raise ValueError(f"{engine}: {what}, and a log-concave likelihood allows none. {remedy}")
     why = "which is seldom if the likelihood is not log-concave, and an error of the correction if it is"
@@ -360,10 +360,10 @@ _prior_marginals = compiled(PriorCollection.marginals, optimise=False)
 def marginals(
     result: GaussianResult, functional: ArrayLike, *, X_new: ArrayLike | None = None, progress: bool | None = None
 ) -> GridDensity:
-    """The marginal posterior densities of linear functionals of the latents, skewed or heavy-tailed as they are.
+    """Return marginal posterior densities of linear functionals of the latents, which may be skewed or heavy-tailed.
 
-    A functional is a sum of latents times coefficients: a difference between two inputs, the mean of a group of rows,
-    the effect of an additive term.
+    A functional is a sum of latents times coefficients. Examples are a difference between two inputs, the mean of a
+    group of rows, and the effect of an additive term.
 
     Parameters
     ----------
@@ -373,7 +373,7 @@ def marginals(
         The coefficients of the latents at m inputs, of one functional or k; with an axis of latents if the model has
         several.
     X_new : array_like, shape (m, d), optional
-        The inputs; those of the data by default.
+        The inputs; by default the rows of X.
     progress : bool, optional
         Whether to show a progress bar, as in ``correct``.
 
@@ -394,7 +394,7 @@ def marginals(
 
     Notes
     -----
-    Bounds of log p(y, u = x) for a functional u, normalised over x (math: section 5c), as by
+    The densities are bounds of log p(y, u = x) for a functional u, normalised over x (math: section 5c), as by
     ``correct(method="nested")``. A result of another objective is replaced by the variational Gaussian with its
     hyperparameters.
 
@@ -425,7 +425,7 @@ def marginals(
     most = 10_000
     if len(rows) > most:
         raise ValueError(
-            f"functional has coefficients at {len(rows):,} inputs, of at most {most:,}: take a sample of the rows."
+            f"functional must have coefficients at up to {most:,} inputs; got {len(rows):,}. Use a sample of the rows."
         )
     densities = Pinning(variational_gaussian(approximation)).functionals(inputs[rows], several[:, rows], progress)
     if result.uncertainty is not None:

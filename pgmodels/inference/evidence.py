@@ -50,7 +50,7 @@ class ParticleEstimate(NamedTuple):
 
 
 def layout_along(prior: PriorCollection, is_coupled: bool) -> Layout | None:
-    """The blocks of latents along the chains' one column; None if there are several, or many effects beside them."""
+    """Return the blocks of latents along the chains' one column; None for several columns, or with many effects."""
     if not has_chain(prior) or prior.residual_variances() is not None:
         return None
     try:
@@ -62,7 +62,7 @@ def layout_along(prior: PriorCollection, is_coupled: bool) -> Layout | None:
 
 
 def estimate(log_evidences: np.ndarray) -> ParticleEstimate:
-    """The estimate from those of independent runs, (runs,)."""
+    """Return the estimate from the log evidences of independent runs, (runs,)."""
     largest = log_evidences.max()
     evidences = np.exp(log_evidences - largest)
     error = evidences.std(ddof=1) / evidences.mean() / np.sqrt(len(evidences))
@@ -79,7 +79,7 @@ def particle_runs(
     num_particles: int,
     layout: Layout,
 ) -> Float[Array, " runs"]:
-    """log p(y) under a model without priors, for each key, by particles moved by the posterior of sites on latents."""
+    """Return log p(y) under a model without priors, for each key, by particles that the sites' posterior moves."""
     formula, parameters = model.likelihood.formula(model.num_latents), model.parameters
     weights = jnp.ones(len(y)) if row_weights is None else row_weights
     order, moves = moves_along(posterior, weights, layout)
@@ -107,7 +107,7 @@ def particle_runs(
 
 
 def log_site(h: Float[Array, "*batch L"], w: Array, f: Float[Array, "*batch L"]) -> Float[Array, "*batch"]:
-    """Logs of sites at latents, with precisions w (..., L) or (..., L, L)."""
+    """Return logs of sites at latents, with precisions w (..., L) or (..., L, L)."""
     pull = w * f if w.ndim <= h.ndim else jnp.sum(w * f[..., None, :], axis=-1)
     return jnp.sum((h - 0.5 * pull) * f, axis=-1)
 
@@ -145,7 +145,7 @@ def block_log_ratios(
     num_draws: int,
     layout: Layout,
 ) -> Float[Array, "blocks draws"]:
-    """Log ratios of the likelihoods of a block's rows to their sites, at draws of the posterior given all sites.
+    """Return log ratios of the likelihoods of a block's rows to their sites, at draws of the posterior of all sites.
 
     They are the weights of these draws if the block has its likelihoods, and all other rows have their sites.
     """
@@ -196,15 +196,15 @@ class BlockWeights(NamedTuple):
 
     @property
     def k(self) -> float:
-        """The k-hat that nine of ten blocks are below: the largest of many is large by chance."""
+        """The 0.9 quantile of the blocks' k-hats: the largest of many is large by chance."""
         return float(np.quantile(self.k_hats, 0.9))
 
 
 @double_precision
 def weigh_blocks(approximation: GaussianResult, num_draws: int, seed: int) -> BlockWeights | None:
-    """The weights of q's draws in blocks of a long series; None unless the latents are Markov processes along it.
+    """Return the weights of q's draws in blocks of a long series; None unless the latents are Markov processes on it.
 
-    The weights of whole draws would differ by more the longer the series, however close q is.
+    The weights of whole draws would differ by more in a longer series, however close q is.
     """
     q = approximation.uncorrected
     prior, n, layout = q.posterior.prior, len(q.y), layout_along(q.posterior.prior, q.posterior.is_coupled)
@@ -222,10 +222,10 @@ def weigh_blocks(approximation: GaussianResult, num_draws: int, seed: int) -> Bl
 
 
 def weigh(approximation: GaussianResult, share: float, num_draws: int, seed: int) -> WeightedDraws:
-    """Weighted draws of the Gaussian with the approximation's mean and the precisions of its sites times ``share``.
+    """Return weighted draws of the Gaussian with the approximation's mean and its sites' precisions times ``share``.
 
-    By linear response it is the corrected Gaussian, wider where the ``share`` of the data's precisions is below 1, and
-    q itself where the response is no covariance.
+    With linear response it is the corrected Gaussian, wider if the ``share`` of the data's precisions is below 1. If
+    the response is no covariance, it is q itself.
     """
     f, _, log_density = approximation.draw_with_density(num_draws, seed, share)
     log_likelihood = pointwise_log_likelihood(approximation, f).sum(axis=-1)
@@ -277,7 +277,7 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
     result : Approximation
         A result of ``cavi``, ``gaussian_vi``, ``fit`` or ``correct``.
     num_draws : int
-        Importance draws, or particles in all of 8 independent runs, at least 100.
+        Importance draws, or the total number of particles in 8 independent runs; at least 100.
     seed : int or jax.Array
         An int or a JAX key, for the draws.
 
@@ -289,22 +289,22 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
     Raises
     ------
     ValueError
-        For results of ``gibbs`` or ``nuts``, and bad options.
+        For results of ``gibbs`` or ``nuts``, and invalid options.
 
     Warns
     -----
     EvidenceWarning
-        If k-hat of every proposal is above its limit, so that the estimate is unreliable.
+        If k-hat of each proposal is above its limit: the estimate is then unreliable.
     CorrectionWarning
         If the linear response is not a covariance; the draws are then from q itself.
 
     Notes
     -----
-    The proposal is the Gaussian with the result's mean and its covariance by linear response; the weights are p(y, f)
+    The proposal is the Gaussian with the result's mean and its covariance by linear response. The weights are p(y, f)
     over its density, Pareto-smoothed. While k-hat is above its limit (0.7, or less for fewer than 2,000 draws), wider
-    Gaussians are tried. For GPs with ``pgm.Markov()`` particles move along the series by q's own
-    transitions, and are resampled where their weights differ: O(n) time, and an unbiased estimate of p(y). The formula
-    is used as it is: factors that it omits are missing from the estimate too.
+    Gaussians are tried. For GPs with ``pgm.Markov()`` particles move along the series by q's own transitions, and are
+    resampled if their weights differ. This costs O(n) time, and the estimate of p(y) is unbiased. Factors that the
+    formula omits are missing from the estimate too.
 
     References
     ----------
@@ -324,7 +324,7 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
     """
     gaussian = require_result(
         result,
-        "result must be what cavi, gaussian_vi, fit or correct return",
+        "result must be a result of cavi, gaussian_vi, fit or correct",
         " For draws use pgm.log_evidence(pgm.gaussian_vi(model.fixed(), X, y)).",
         GaussianResult,
     )
@@ -352,7 +352,7 @@ def log_evidence(result: Approximation | CorrectedApproximation, *, num_draws: i
         remedy = (
             "Draw more"
             if objective_of_result(result).is_exact
-            else "Take gaussian_vi's result, whose Gaussian is closer"
+            else "Use a result of gaussian_vi, whose Gaussian is closer"
         )
         warn(
             f"log_evidence: Pareto k-hat of the weights is {evidence.k_hat:.2f}, above {evidence.limit:.2f}: the "
@@ -369,8 +369,8 @@ def _by_particles(result: Approximation, num_draws: int, seed: int) -> Evidence:
     if layout is None:
         raise ValueError(
             "log_evidence with a GP of form=pgm.Markov() needs the other GPs of that form too, along the same column "
-            f"of X, or with at most {_MOST_COEFFICIENTS} coefficients in all, such as groups and linear terms; the "
-            "model has others: choose pgm.Dense() or pgm.Inducing(300) for all."
+            f"of X, or with at most {_MOST_COEFFICIENTS} coefficients in total, such as groups and linear terms; the "
+            "model has other GPs: choose pgm.Dense() or pgm.Inducing(300) for all."
         )
     require_memory(
         # Some eight matrices of a state at each row.

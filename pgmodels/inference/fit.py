@@ -61,11 +61,11 @@ from pgmodels.runtime.seeds import Seed, as_seed
 def uncertainty_of(
     maximum: Maximum, result: Approximation, most: int = 30, largest: float = 3.0
 ) -> ParameterUncertainty | str:
-    """The uncertainty of the parameters at a maximum of the bound, or the reason why there is none.
+    """Return the uncertainty of the parameters at a maximum of the bound, or the reason why there is none.
 
-    Parameters that the data do not determine one by one have no interval: they stay at their values. The curvature is
-    computed for at most ``most`` parameters, by two gradients each. There is no uncertainty if a deviation exceeds
-    ``largest``, in the logarithm a factor of 20: no normal density describes that.
+    Parameters that the data do not determine individually have no interval: they stay at their values. The curvature
+    is computed for at most ``most`` parameters, by two gradients for each. There is no uncertainty if a deviation
+    exceeds ``largest``, a factor of 20 in the logarithm: no normal density describes such a parameter.
     """
     bound, best = maximum.bound, maximum.best
     count = len(best.vector)
@@ -122,7 +122,7 @@ def uncertainty_of(
 
 
 def pull_of_latents(bound: MarginalBound, point: Point) -> Float[np.ndarray, "n l"]:
-    """K^-1 (m - mean) of the latents at the data: the gradient of the sites' log density at q's mean."""
+    """Return K^-1 (m - mean) of the latents at the data: the gradient of the sites' log density at q's mean."""
     n, predictors = len(bound.data.y), bound.family.objective.predictors
     # By NumPy, without compilation.
     sites, mean = jax.tree.map(np.asarray, (point.state.sites, point.state.mean))
@@ -184,10 +184,10 @@ def fit(
 ) -> Approximation | CorrectedApproximation:
     """Learn all hyperparameters and likelihood parameters that are not Fixed; return the converged result.
 
-    Maximises the ELBO (plus the log prior density, if any) of the unconstrained hyperparameters by L-BFGS and, near the
-    optimum, BFGS, with q(f) at its optimum throughout. The result is corrected by linear response, as by
-    ``pgm.correct``, since variances of q may be several times too small, and includes the uncertainty of the learned
-    values by the delta method.
+    The search maximises the ELBO, plus the log prior density, if any. It uses L-BFGS and, near the optimum, BFGS on
+    the unconstrained hyperparameters; q(f) is at its optimum throughout. Linear response corrects the result, as in
+    ``pgm.correct``, since variances of q may be several times too small. The delta method adds the uncertainty of the
+    learned values.
 
     Parameters
     ----------
@@ -204,50 +204,49 @@ def fit(
     missing : {"raise", "drop", "predict"}
         What becomes of rows without y, as in ``cavi``.
     objective : str
-        The objective, recorded as ``.objective`` of the result: ``"augmented"``, the bound of ``cavi``; or the
-        tighter ``"expected"``, the expected log density of ``gaussian_vi``, which accepts any formula and does not
-        favour long lengthscales and small variances as the bound of ``cavi`` does; or another objective of ``vi``.
-        ``"auto"`` is ``"expected"`` if each row has one predictor; with several, such as classes, ``"mean_field"`` up
-        to 4,000 predictors of all rows and ``"augmented"`` beyond; two predictors that are sums of latents have
-        ``"expected"`` up to that number. It is ``"augmented"`` where the two bounds are equal or factors combine more
-        latents, and ``"expected"`` or ``"mean_field"`` where there is no augmentation.
-        ``"taylor"`` is Laplace's evidence, which is no bound, and is for ``scheme="alternating"`` only.
+        An objective of ``vi``; ``.objective`` of the result records it. ``"augmented"`` is the bound of ``cavi``.
+        ``"expected"``, the expected log density of ``gaussian_vi``, is tighter and accepts any formula. The bound of
+        ``cavi`` favours long lengthscales and small variances; ``"expected"`` does not.
+        ``"auto"`` is ``"expected"`` if each row has one predictor, or two that are sums of latents and at most 4,000
+        predictors in all rows. With several, such as classes, it is ``"mean_field"`` up to 4,000 predictors and
+        ``"augmented"`` beyond. If the two bounds are equal or factors combine more latents, it is ``"augmented"``;
+        without an augmentation, ``"expected"`` or ``"mean_field"``.
+        ``"taylor"`` is Laplace's evidence, which is no bound, and needs ``scheme="alternating"``.
     train_inducing : bool
-        Learn the inducing inputs too, as in ``svi``: after the search, hyperparameters and inputs are moved jointly by
-        L-BFGS from its optimum, which raises the ELBO.
+        Whether to learn the inducing inputs too, as in ``svi``. After the search, L-BFGS moves hyperparameters and
+        inputs jointly from its optimum, which raises the ELBO.
     scheme : {"auto", "alternating", "hybrid", "joint"}
         How hyperparameters are learned together with local parameters, which are moments of the latents at each datum.
-        ``"auto"`` is described above. The others are the published vi-JJ, vi-JJ-hybrid and vi-JJ-full, which maximise
-        the augmented bound with the local parameters of any augmentation, from the model's values:
+        ``"auto"`` is described above. The other schemes are the published vi-JJ, vi-JJ-hybrid and vi-JJ-full. They
+        maximise the augmented bound with the local parameters of any augmentation, from the model's values:
 
-        - ``"alternating"``: three sweeps of ``cavi`` without acceleration, and at most five evaluations of L-BFGS-B
-          over the hyperparameters at fixed local parameters, in turns; with ``objective="taylor"`` it is the published
-          vi-Taylor, with three steps of ``vi`` instead of the sweeps (see Notes);
-        - ``"hybrid"``: three such sweeps, then L-BFGS-B over hyperparameters and local parameters jointly;
-        - ``"joint"``: the latter from the local parameters of the prior.
+        - ``"alternating"``: three sweeps of ``cavi`` without acceleration and at most five evaluations of L-BFGS-B, in
+          turns. L-BFGS-B moves the hyperparameters at fixed local parameters. ``objective="taylor"`` is the published
+          vi-Taylor, with three steps of ``vi`` instead of the sweeps (see Notes).
+        - ``"hybrid"``: three such sweeps, then L-BFGS-B over hyperparameters and local parameters jointly.
+        - ``"joint"``: this L-BFGS-B from the local parameters of the prior, without sweeps.
     max_iterations : int
-        Maximum number of steps of the search; with ``scheme="alternating"``, of turns. With ``"hybrid"``, ``"joint"``
-        and ``train_inducing``, which move hundreds of values, several hundred may be needed.
+        Maximum number of steps of the search; of turns with ``scheme="alternating"``. Schemes ``"hybrid"`` and
+        ``"joint"`` and ``train_inducing`` move hundreds of values, and may need several hundred steps.
     tolerance : float
-        Relative change of the ELBO in one step below which the search has converged. It has also converged where a
-        further step is predicted to gain less than 1e-5 nats, which moves no value by .005 posterior deviations.
+        Relative change of the ELBO in one step below which the search has converged. It has also converged if the
+        predicted gain of a further step is below 1e-5 nats, which moves no value by 0.005 posterior deviations.
     num_starts : int, optional
-        The number of start points for the first steps; the search continues from the best one. By default one of each
-        kind (there are several kinds for sums of kernels, several GPs, varying noise and learned periods), and more if
-        the data do not determine the optimum. Start points beyond the built-in ones are random.
+        The number of start points for the first steps; the search continues from the best one. The default is one of
+        each kind, and more if the data do not determine the optimum. Sums of kernels, several GPs, varying noise and
+        learned periods have several kinds. Start points beyond the built-in ones are random.
     start : Approximation or CorrectedApproximation, optional
-        A result with the same parameters to start from, as in ``cavi``, instead of start points: its values are those
-        that the search, by BFGS, starts from, and their uncertainty gives its first steps.
+        A result with the same parameters to start from, as in ``cavi``, instead of start points. The search, by BFGS,
+        starts from its values; their uncertainty determines the first steps.
     correct : bool or "auto"
-        ``"auto"`` corrects by linear response. It does not correct if q is exact, if the objective is ``"taylor"``, if
-        the latents have more than 2,000 whitened coordinates or coordinates times rows exceed 4 million (up to that
-        size it takes about as long as one run of ``cavi``), or if the correction is not reliable; ``.fit.correction``
-        reports where a few variances are just above the prior's. ``True`` always corrects by linear response, with the
-        warnings and errors of ``pgm.correct``; ``False`` never corrects.
-        Unless it is ``False``, the learned values have a normal density on their unconstrained scale, from the
-        curvature of the bound: two gradients for each of at most 30 values. Intervals in ``summary``, draws and
-        predictions include it; ``.conditional`` is the result without it, and ``.fit.intervals`` says why there is
-        none.
+        ``"auto"`` corrects by linear response, unless q is exact, the objective is ``"taylor"``, or the correction is
+        not reliable. It does not correct above 2,000 whitened coordinates of the latents either, or 4 million
+        coordinates times rows. Up to that size it costs about one run of ``cavi``. ``.fit.correction`` reports a few
+        variances just above the prior's. ``True`` always corrects by linear response, with the warnings and errors of
+        ``pgm.correct``; ``False`` never corrects.
+        Unless it is ``False``, the learned values have a normal density on their unconstrained scale. It is from the
+        curvature of the bound, by two gradients for each of at most 30 values. Intervals in ``summary``, draws and
+        predictions include it; ``.conditional`` is the result without it. ``.fit.intervals`` explains its absence.
     seed : int or jax.Array
         An int or a JAX key; draws subsets of the rows, random starts, and inducing inputs as in ``cavi``.
     progress : bool, optional
@@ -257,15 +256,15 @@ def fit(
     -------
     Approximation
         ``.model`` is the learned model and ``.fit`` describes the search. ``.uncorrected`` is q; ``print`` and
-        ``.fit.correction`` report whether the result is corrected, and why. ``.uncertainty`` is that of the values.
+        ``.fit.correction`` report whether the result is corrected, and why. ``.uncertainty`` is of the learned values.
 
     Raises
     ------
     ValueError
-        For bad data or options, or an ELBO that is not finite at the start values; for a scheme other than ``"auto"``
-        with ``num_starts``, an objective other than ``"augmented"`` (and ``"taylor"`` for ``"alternating"``), or a
-        likelihood that multiplies latents (except for ``"alternating"``); for ``train_inducing`` without inducing
-        inputs; for the objective ``"taylor"`` with another scheme, ``train_inducing=True`` or ``correct=True``.
+        For invalid data or options, an ELBO that is not finite at the start values, or ``train_inducing`` without
+        inducing inputs. For a scheme other than ``"auto"`` with ``num_starts``, an objective other than ``"augmented"``
+        (or ``"taylor"``, if ``"alternating"``), or a likelihood that multiplies latents (unless ``"alternating"``).
+        For the objective ``"taylor"`` with another scheme, ``train_inducing=True`` or ``correct=True``.
     NoAugmentationError
         For the objective ``"augmented"`` with a likelihood without an augmentation.
 
@@ -274,27 +273,27 @@ def fit(
     ConvergenceWarning
         If the search stops early.
     FitWarning
-        If the data do not determine a value; if likelihood parameters are kept fixed; if y is noise-free, so that the
-        likelihood's scale ends at a lower limit, about 1e-7 of a latent's prior standard deviation (1e-5 with many
-        rows).
+        If the data do not determine a value, if likelihood parameters are kept fixed, or if y is noise-free. The
+        likelihood's scale then ends at a lower limit, about 1e-7 of a latent's prior standard deviation (1e-5 with
+        many rows).
     CorrectionWarning, InducingWarning, PrecisionWarning
         As in ``cavi``.
 
     Notes
     -----
     With priors the result is the mode of the density of the unconstrained parameters, such as the logarithm of a
-    variance: it includes the Jacobian, so that it is the same whether a variance or a standard deviation has the
-    prior, and lies nearer to the posterior median than the mode of the variance itself. Parameters without a prior
-    have no Jacobian: their values maximise the marginal likelihood. For posterior means and medians see ``integrate``.
+    variance. This density includes the Jacobian: the mode is the same if a standard deviation has the prior. It is
+    nearer to the posterior median than the mode of the variance itself. Parameters without a prior have no Jacobian:
+    their values maximise the marginal likelihood. For posterior means and medians see ``integrate``.
 
     vi-Taylor changes hyperparameters by the gradient of Laplace's evidence at a fixed mode, without the part that moves
-    the mode: it ends where this gradient is zero, which is not a maximum of the evidence.
+    the mode. It ends where this gradient is zero, which is not a maximum of the evidence.
 
     The search starts from the user's values or from values in the units of the data (see
-    ``pgmodels.inference.starts``), whichever have the largest ELBO. From 1,024 rows on (10,000
-    with inducing inputs, 40,000 with ``pgm.Markov()``; with quadrature over L latents per datum an L-th of that, but
-    256 at least) it starts at the optimum of a subset of the rows, with the Hessian there, provided that the subset
-    determines the values. A positive value without a prior stays within a factor of 1e6 of its starts.
+    ``pgmodels.inference.starts``), whichever have the largest ELBO. With at least 1,024 rows it starts at the optimum
+    of a subset, with the Hessian there, if the subset determines the values. The number is 10,000 with
+    inducing inputs and 40,000 with ``pgm.Markov()``; quadrature over L latents per datum divides it by L, down to 256.
+    A positive value without a prior stays within a factor of 1e6 of its starts.
 
     References
     ----------
@@ -455,16 +454,16 @@ def _warn_of_values(maximum: Maximum, values: list[Any], undetermined: "Undeterm
         warn(
             f"fit: {', '.join(at_floor)} is at the smallest value that rounding errors allow: below it posterior "
             f"variances would be less than {maximum.bound.family.floor:.0e} of the prior's. Lower the kernel's "
-            "variance if it is far above that of y. If y has almost no noise, fix it with pgm.Fixed at the known "
-            "noise, or give it a prior.",
+            "variance if it is far above the variance of y. If y has almost no noise, fix it with pgm.Fixed at the "
+            "known noise, or give it a prior.",
             FitWarning,
         )
     _report_shift(maximum)
     if undetermined.rising:
         listed = ", ".join(f"{name} = {value}" for name, value in undetermined.rising.items())
         warn(
-            f"fit: the ELBO still rises beyond {listed}, where the search ends: for a scale of noise, the latents fit "
-            "y exactly. Fix it with pgm.Fixed at a known value, or give it a prior.",
+            f"fit: the ELBO still rises at the end of the search, {listed}: for a scale of noise, the latents fit y "
+            "exactly. Fix it with pgm.Fixed at a known value, or give it a prior.",
             FitWarning,
         )
     if undetermined.flat:
@@ -476,7 +475,7 @@ def _warn_of_values(maximum: Maximum, values: list[Any], undetermined: "Undeterm
 def _report_shift(maximum: Maximum) -> None:
     """Warn of values that are shifted by the bound's penalty on the residual variance of the inducing inputs.
 
-    Without that penalty the optimum would be one Newton step away; the warning gives its length in posterior
+    Without this penalty the optimum would be one Newton step away; the warning has its length in posterior
     deviations. The estimate is about half of the true shift: with 62, 125 and 250 inputs for 1,000 tree rings 1.8, 0.7
     and 0.3, where lengthscales were off by 2.8, 1.5 and 0.5.
     """
@@ -511,10 +510,10 @@ class Undetermined(NamedTuple):
 
 
 def undetermined_values(maximum: Maximum) -> Undetermined:
-    """Values far from every start that the data do not determine.
+    """Return values far from every start that the data do not determine.
 
-    A value is flat if a further factor of ten hardly changes the bound, alone or along a ridge of the inverse
-    Hessian (other values compensate). If there is one, other values that are as free along the ridge are listed too.
+    A value is flat if a further factor of ten hardly changes the bound: alone, or along a ridge of the inverse
+    Hessian. Then other values compensate. Other values that are as free along the ridge are listed too.
     """
     bound, best, (low, high) = maximum.bound, maximum.best, within(maximum.box, 30.0)
     vector, learnable = best.vector, bound.learnable

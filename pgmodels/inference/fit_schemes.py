@@ -34,19 +34,19 @@ class LocalParameters(NamedTuple):
 
     @classmethod
     def of(cls, state: VariationalState) -> "LocalParameters":
-        """The moments of q(f), without covariances of the predictors of a datum."""
+        """Return the moments of q(f), without covariances of the predictors of a datum."""
         variance = diagonals(np.asarray(state.variance))
         # Rows of padding may have no variance.
         return cls(np.asarray(state.mean), np.log(np.maximum(variance, np.finfo(np.float64).tiny)))
 
 
 def tangent_bound(problem: Problem, local: LocalParameters) -> Float[Array, ""]:
-    """log Z(θ; h, w) + Σ (B - h m + w s / 2), with B and the sites h, w at local parameters m, s = m^2 + v.
+    """Return log Z(θ; h, w) + Σ (B - h m + w s / 2), with B and the sites h, w at local parameters m, s = m^2 + v.
 
-    Equal to the ELBO at q's moments. For bounds by auxiliary variables, which are convex in (m, s), it is a lower bound
-    of the ELBO at its optimum; with the logistic likelihood that of Jaakkola and Jordan, a function of s alone:
-    Izmailov and Kropotov 2017, section 4.1. For Taylor expansions of log p(y | f) it is log Z + Σ (log p(y | m) - g m -
-    w m^2 / 2) with the gradient g at m, where variances cancel, and no bound: section 4.2, equation 18.
+    It equals the ELBO at q's moments. Bounds by auxiliary variables are convex in (m, s): it is a lower bound of the
+    ELBO at its optimum. With the logistic likelihood it is Jaakkola and Jordan's bound, a function of s alone (Izmailov
+    and Kropotov 2017, section 4.1). For Taylor expansions of log p(y | f) it is log Z + Σ (log p(y | m) - g m -
+    w m^2 / 2) with the gradient g at m. Variances cancel, and it is no bound (section 4.2, equation 18).
     """
     m, v = jnp.asarray(local.mean), jnp.exp(local.log_variance)
     squares = m**2
@@ -76,7 +76,7 @@ def value_and_slopes(
 def sweep(
     family: ProblemFamily, vector: Array, points: Points, state: VariationalState, count: Array | int
 ) -> tuple[VariationalState, Array]:
-    """The state after ``count`` plain steps of the objective's engine, and its ELBO plus the log prior."""
+    """Return the state after ``count`` plain steps of the objective's engine, and its ELBO plus the log prior."""
     problem, step = family.problem(vector, points), engine_of(family.objective).plain_step
     state = jax.lax.fori_loop(0, count, lambda _, state: step(problem, state), state)
     return state, state.elbo + family.parameters.log_prior_unconstrained(vector)
@@ -84,7 +84,7 @@ def sweep(
 
 @partial(compiled, optimise=many_rows)
 def state_at(family: ProblemFamily, vector: Array, points: Points, local: LocalParameters) -> Any:
-    """The q(f) of the sites at local parameters."""
+    """Return the q(f) of the sites at local parameters."""
     problem = family.problem(vector, points)
     return engine_of(family.objective).state_of(
         problem, problem.sites(jnp.asarray(local.mean), jnp.exp(local.log_variance))
@@ -125,7 +125,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def run(self, best: Point | None) -> tuple[Point, bool]:
-        """The point reached from the best one, by default from the model's values, and whether it converged."""
+        """Return the point reached from the best one, by default from the model's values, and whether it converged."""
 
     @property
     def steps_remain(self) -> bool:
@@ -174,9 +174,9 @@ class Scheme(ABC):
 class Alternating(Scheme):
     """Three plain steps of the engine, then at most five evaluations of L-BFGS-B at fixed local parameters, in turns.
 
-    vi-JJ for bounds by auxiliary variables, which both raise. vi-Taylor for Taylor expansions: at the mode the value is
-    Laplace's evidence, but its slope at fixed expansion points, which is zero at the end, is not the evidence's, since
-    the mode moves with the hyperparameters.
+    It is vi-JJ for bounds by auxiliary variables, which both raise. It is vi-Taylor for Taylor expansions: at the mode
+    the value is Laplace's evidence. Its slope at fixed expansion points is zero at the end. This is not the evidence's
+    slope, since the mode moves with the hyperparameters.
     """
 
     needs_one_block: ClassVar[bool] = False
@@ -269,7 +269,7 @@ class Hybrid(Scheme):
 
 
 class Joint(Hybrid):
-    """vi-JJ-full: L-BFGS-B on the bound in hyperparameters and local parameters jointly, from those of the prior."""
+    """vi-JJ-full: L-BFGS-B on the bound in hyperparameters and local parameters jointly, from the prior's moments."""
 
     num_sweeps: ClassVar[int] = 0
 

@@ -81,15 +81,14 @@ def warn_unmixed(engine: str, count: int, means: np.ndarray, variances: np.ndarr
     if largest > 1.2:
         row, latent = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
         warn(
-            f"{engine}: R-hat is {largest:.2f} (latent {latent} at row {row}): the chains have not converged to the "
-            "same distribution, and means and variances of the draws are wrong. Raise num_warmup and num_samples, and "
-            "look for priors of many orders of magnitude.",
+            f"{engine}: R-hat is {largest:.2f} (latent {latent} at row {row}): the chains have not converged to one "
+            "distribution, and the draws' means and variances are wrong. Raise num_warmup and num_samples.",
             MixingWarning,
         )
 
 
 class SamplingError(ValueError):
-    """A sampler's state is not finite. ``draws`` has the draws until then, None during warm-up."""
+    """A sampler's state is not finite. ``draws`` has the draws before it, None during warm-up."""
 
     def __init__(self, message: str, draws: Draws | None):
         super().__init__(message)
@@ -100,7 +99,7 @@ class SamplingError(ValueError):
 
 
 class Settings(NamedTuple):
-    """Settings of a run besides the model and the data."""
+    """Settings of a run in addition to the model and the data."""
 
     num_warmup: int
     num_chains: int
@@ -212,7 +211,7 @@ class GibbsRun(Picklable):
         self.number, self.records, self.failed_fits = number, records, failed_fits
 
     def advance(self, until: int, saved: "Checkpoint | None", progress: bool | None) -> None:
-        """Iterate up to ``until`` iterations in all."""
+        """Iterate until the run has ``until`` iterations in total."""
         warmup = self.settings.num_warmup
         with progress_bar("gibbs", until, progress) as bar:
             bar.advance(min(self.number, until))
@@ -250,7 +249,7 @@ class GibbsRun(Picklable):
             )
 
     def draws(self, num_samples: int, seconds: float) -> Draws:
-        """The draws so far, the last ``num_samples`` at most."""
+        """Return the draws so far, at most ``num_samples``."""
 
         def joined(*chunks: np.ndarray) -> np.ndarray:
             # In the memory layout of files and pickles, so that means over draws are equal to the last digit.
@@ -296,7 +295,7 @@ class GibbsRun(Picklable):
         )
 
     def copy(self) -> "GibbsRun":
-        """A copy of the run, which continues independently."""
+        """Return a copy of the run, which continues independently."""
         other = copy.copy(self)
         other.records = list(self.records)
         return other
@@ -320,8 +319,8 @@ class GibbsRun(Picklable):
             raise SamplingError(
                 f"gibbs: the {BLOCKS[int(record.failed[step, chain])]} of chain {chain} are not finite in iteration "
                 f"{self.number + step} (warm-up included). Look for extreme values in y, prior variances of many "
-                f"orders of magnitude, or a likelihood scale close to zero. The {drawn} draws of each chain until then "
-                "are in the error's .draws.",
+                f"orders of magnitude, or a likelihood scale close to zero. The error's .draws has the {drawn} draws "
+                "of each chain before it.",
                 self.draws(drawn, float("nan")) if drawn else None,
             )
         self.number += count
@@ -505,7 +504,7 @@ def gibbs(
     checkpoint: str | PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> Draws:
-    """Draw from the exact posterior of the latents and of all values that have a prior.
+    """Draw from the exact posterior of the latents and of all values with a prior.
 
     Parameters
     ----------
@@ -529,14 +528,14 @@ def gibbs(
     seed : int or jax.Array
         An int or a JAX key; determines every draw, and inducing inputs as in ``cavi``.
     scheme : {"auto", "sweep", "four_block", "one_vs_rest"}
-        Which moves are made; see Notes. ``"auto"`` mixes best; the others are published samplers of the latents with
-        hyperparameters fixed, to reproduce or compare with published results.
+        The moves of an iteration; see Notes. ``"auto"`` mixes best. The other schemes are published samplers of the
+        latents with hyperparameters fixed, to reproduce or compare with published results.
     keep : "all", "moments" or sequence of int
-        Which draws of the latents are stored: all; those at these rows of X; or none. Running means and variances of
-        all latents are stored in any case.
+        The stored draws of the latents: ``"all"``, none with ``"moments"``, or the draws at these rows of X. Running
+        means and variances of all latents are always stored.
     checkpoint : str or path, optional
-        A folder in which the run is saved as it goes: the same call resumes it after an interruption, and gives the
-        draws of an uninterrupted run bit for bit; with a larger ``num_samples`` it continues from the end.
+        A folder in which the run is saved regularly. After an interruption the same call resumes it, and returns the
+        draws of an uninterrupted run bit for bit. With a larger ``num_samples`` it continues from the end.
     progress : bool, optional
         Whether to show a progress bar, as in ``cavi``.
 
@@ -548,10 +547,10 @@ def gibbs(
     Raises
     ------
     ValueError
-        For bad data or options, and for a scheme that does not apply to the likelihood or to hyperparameters with
+        For invalid data or options, and for a scheme that does not apply to the likelihood or to hyperparameters with
         priors.
     NoAugmentationError
-        For a likelihood without an augmentation, or weights at which it has none, unless the scheme needs none.
+        For a likelihood without an augmentation, or weights for which it has none, unless the scheme needs none.
     SamplingError
         If a state is not finite; the error holds the draws so far.
 
@@ -566,15 +565,15 @@ def gibbs(
 
     Notes
     -----
-    By default an iteration makes slice moves about a variational Gaussian, which is fitted beforehand, and, in every
-    iteration or at least every fiftieth, a Gibbs sweep: the auxiliary variables given the latents, then the latents
-    given the auxiliary variables, overrelaxed. Hyperparameters are updated by slice steps too. If a Hamiltonian step on
-    hyperparameters and latents jointly moves further for its cost (often with several latents per datum), it replaces
-    the slice moves; it is not used for kernels that JAX cannot differentiate in reverse mode, nor with inducing inputs,
-    which keep the positions chosen first. Chains start at draws of the Gaussian. How often each move is made is set in
-    warm-up and then frozen. With ``pgm.Markov()`` no Gaussian is fitted: chains start at draws of the prior, and each
-    iteration is a sweep, with a slice step on the hyperparameters of kernels and means given the auxiliary variables,
-    the latents integrated out, and one on those of the likelihood given the latents.
+    By default an iteration makes slice moves about a variational Gaussian, which is fitted beforehand. In every
+    iteration, or at least every fiftieth, it adds a Gibbs sweep. A sweep draws the auxiliary variables given the
+    latents, then the latents given these, overrelaxed. Slice steps update hyperparameters too. A Hamiltonian step on
+    hyperparameters and latents jointly replaces the slice moves if it moves further for its cost, often with several
+    latents per datum. It is not used for kernels that JAX cannot differentiate in reverse mode, nor with inducing
+    inputs, which keep their first positions. Chains start at draws of the Gaussian. Warm-up sets the frequency of each
+    move, which is then frozen. With ``pgm.Markov()`` no Gaussian is fitted, and chains start at draws of the prior.
+    Each iteration is then a sweep and two slice steps. One is on the hyperparameters of kernels and means given the
+    auxiliary variables, with the latents integrated out. One is on the likelihood's parameters given the latents.
 
     The other schemes make one move in every iteration, and nothing is tuned:
 
@@ -583,7 +582,7 @@ def gibbs(
     - ``"four_block"``: the complete conditionals λ | n, n | f, λ, ω | n, f and f | n, ω, for likelihoods with a sum of
       sigmoids to a negative power, such as ``LogisticSoftmax`` (Galy-Fajou et al. 2019, section 3.2). ``"sweep"`` draws
       λ | f instead, with n and ω integrated out, and mixes better.
-    - ``"one_vs_rest"``: one latent after another given the others, for the softmax exp(f[y]) / sum(exp(f)), which has
+    - ``"one_vs_rest"``: each latent in turn given all others, for the softmax exp(f[y]) / sum(exp(f)), which has
       no augmentation of all latents together (Polson, Scott and Windle 2013, multinomial logit). Weights may have any
       value.
 
@@ -628,15 +627,15 @@ def gibbs(
 
 @double_precision
 def extend(draws: Draws, num_samples: int, progress: bool | None) -> Draws:
-    """Continue draws by ``num_samples`` more of each chain."""
+    """Continue each chain of draws by ``num_samples`` more."""
     check_sizes(num_samples, 0, 1)
     if draws.run is None and draws.method == "gibbs":
         raise ValueError(
-            "extend continues the chains of gibbs, which a file written by save does not contain: pickle draws that "
-            "are to be extended, or run gibbs(..., checkpoint=folder), which continues with a larger num_samples."
+            "extend continues the chains of gibbs, which a file written by save does not contain. Pickle the draws "
+            "instead, or run gibbs(..., checkpoint=folder), which continues with a larger num_samples."
         )
     if draws.run is None:
-        raise ValueError(f"extend continues the chains of gibbs; these draws are by {draws.method}.")
+        raise ValueError(f"extend continues the chains of gibbs; got draws of {draws.method}. Run it with more draws.")
     start = time.perf_counter()
     run: GibbsRun = draws.run.copy()
     total = draws.num_samples + num_samples

@@ -59,7 +59,7 @@ BLOCKS = ("", "auxiliaries", "latents", "log likelihood")
 
 @dataclass(frozen=True)
 class Keep:
-    """Which draws of the latents a run stores: all, those of some rows, or only running moments."""
+    """Which draws of the latents a run stores: all, the draws of some rows, or only running moments."""
 
     what: str
     rows: tuple[int, ...] = ()
@@ -91,7 +91,7 @@ class Moments(NamedTuple):
 
     @classmethod
     def none(cls, shape: tuple[int, ...]) -> "Moments":
-        """Moments before the first draw, for latents of shape (chains, n, latents)."""
+        """Return moments before the first draw, for latents of shape (chains, n, latents)."""
         return cls(np.zeros(()), np.zeros(shape), np.zeros(shape))
 
     def add(self, latents: Array) -> "Moments":
@@ -101,7 +101,7 @@ class Moments(NamedTuple):
         return Moments(count, mean, self.squares + (latents - self.mean) * (latents - mean))
 
     def pooled(self, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the draws of all chains at the first rows, (num_rows, latents)."""
+        """Return mean and variance of the draws of all chains at the first rows, (num_rows, latents)."""
         count, means, squares = (np.asarray(part) for part in self)
         return means.mean(axis=0)[:num_rows], (squares.mean(axis=0) / count + means.var(axis=0))[:num_rows]
 
@@ -135,24 +135,24 @@ class Schedule(Module):
 
     @classmethod
     def first(cls, moves: Sequence[Move]) -> "Schedule":
-        """The initial schedule of each move."""
+        """Return the initial schedule of each move."""
         return cls(tuple(moves), tuple(move.first() for move in moves))
 
     def __iter__(self) -> Iterator[tuple[Move, MoveSchedule]]:
         return zip(self.moves, self.move_schedules, strict=True)
 
     def of(self, kind: type[Move]) -> MoveSchedule | None:
-        """The schedule of a kind of move, None if the run has none."""
+        """Return the schedule of a kind of move, None if the run has none."""
         return next((move_schedule for move, move_schedule in self if isinstance(move, kind)), None)
 
     def change(self, kind: type[Move], **values: int) -> "Schedule":
-        """A copy with changed entries for a kind of move, if the run has it."""
+        """Return a copy with changed entries for a kind of move, if the run has it."""
         new = {name: as_array(value) for name, value in values.items()}
         changed = (entry._replace(**new) if isinstance(move, kind) else entry for move, entry in self)
         return Schedule(self.moves, tuple(changed))
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
-        """The schedules by names of moves."""
+        """Return the schedules by names of moves."""
         entries_by_move = {}
         for move, move_schedule in self:
             settings = {} if move_schedule.settings is None else move_schedule.settings._asdict()
@@ -186,7 +186,7 @@ class Schedule(Module):
 
 
 def zero_stats(schedule: Schedule, chains: Chain) -> tuple[MoveStats, ...]:
-    """Statistics of zero iterations, one for each move."""
+    """Return statistics of zero iterations, one for each move."""
     zero, jumps = jnp.zeros(()), jnp.zeros_like(chains.unknowns)
     return tuple(MoveStats(zero, zero, jax.vmap(move.no_info)(chains), jumps) for move in schedule.moves)
 
@@ -327,7 +327,7 @@ def run_chunk(
 
 
 def started_chains(target: Target, moves: tuple[Move, ...], vector: Array, keys: RandomKey) -> State:
-    """Chains, one for each key, at independent draws of the surrogate or else the prior, with equal hyperparameters."""
+    """Return chains, one for each key, at independent draws of the surrogate or the prior, at equal hyperparameters."""
     reference = target.reference(vector)
 
     def one(key: RandomKey) -> State:
@@ -344,7 +344,7 @@ start_chains = compiled(started_chains, static_argnames="moves", optimise=False,
 
 @partial(compiled, on_one_thread=True)
 def renew_surrogates(target: Target, state: State) -> State:
-    """The same chains, with the surrogates of a new target."""
+    """Return the same chains, with the surrogates of a new target."""
     surrogate = jax.lax.map(partial(surrogate_at, target), state.chains.unknowns)
     return state._replace(reference=Reference(surrogate=surrogate))
 
@@ -359,7 +359,7 @@ _MIXING_WELL, _MIXING_BADLY = (0.1, 50), (1.0, 10)
 
 
 def default_schedule(moves: Sequence[Move], prior: PriorCollection) -> Schedule:
-    """The schedule before any pilot, with Hamiltonian steps if they cost no more than the slice steps they replace."""
+    """Return the schedule before any pilot, with Hamiltonian steps if they cost at most the replaced slice steps."""
     schedule = Schedule.first(moves)
     hamiltonian, slices = schedule.of(Hamiltonian), schedule.of(SurrogateSlice)
     if hamiltonian is None or slices is None:
@@ -370,7 +370,7 @@ def default_schedule(moves: Sequence[Move], prior: PriorCollection) -> Schedule:
 
 
 def pilot_schedule(schedule: Schedule, stage: int) -> Schedule:
-    """Schedule of the pilot run of a warm-up stage: a sweep in every iteration, and the moves to be compared.
+    """Return the schedule of a warm-up stage's pilot run: a sweep in every iteration, and the moves to compare.
 
     The first pilot tunes the step size of Hamiltonian steps, the second compares them to slice steps, and the last uses
     the chosen moves.
@@ -387,7 +387,7 @@ def pilot_schedule(schedule: Schedule, stage: int) -> Schedule:
 
 
 def tune(prior: PriorCollection, sampled: bool, stats: Sequence[MoveStats], schedule: Schedule) -> Schedule:
-    """Schedule after a pilot run: the tuning of each move, and how often each is made.
+    """Return the schedule after a pilot run: the tuning of each move, and how often each is made.
 
     Of the two kinds of moves on hyperparameters the more efficient is kept;
     both if Hamiltonian steps are rarely accepted.
@@ -470,7 +470,7 @@ class Scheme:
     moves: tuple[Move, ...]
 
     def objective(self, model: Model) -> FormulaObjective:
-        """The formula of a model with the conditionals that the moves draw from."""
+        """Return the formula of a model with the conditionals that the moves draw from."""
         return model.augmentation
 
     def check(self, model: Model, data: Data) -> None:
@@ -484,7 +484,7 @@ class Scheme:
                 raise NoAugmentationError(
                     f"gibbs supports only weights 0 and 1 for {model.likelihood.name}: a weight is a power of the "
                     f"likelihood, and {requirement.reason} is then {requirement.expression.text()} (the weight is the "
-                    "last column of y). For integer weights, repeat the rows; cavi and fit take any weights."
+                    "last column of y). For integer weights, repeat the rows; cavi and fit accept any weights."
                 )
 
 

@@ -227,18 +227,18 @@ def integrate(
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> IntegratedApproximation:
-    """The posterior with the hyperparameters that have priors integrated out, without sampling; any formula.
+    """Integrate the hyperparameters with priors out of the posterior, without sampling; any formula.
 
     The hyperparameters are evaluated at points about their mode: a grid for up to three numbers, a central composite
-    design for more. At each point the latents' posterior is computed by ``gaussian_vi``, corrected by linear response,
-    and the evidence is estimated by importance sampling; both are exact for a likelihood that is Gaussian in the
-    latents, without inducing inputs.
+    design for more. At each point ``gaussian_vi``, corrected by linear response, computes the latents' posterior, and
+    importance sampling estimates the evidence. Both are exact for a likelihood that is Gaussian in the latents, without
+    inducing inputs.
 
     Parameters
     ----------
     model : Model
-        The likelihood and its GPs. Hyperparameters given as NumPyro distributions are integrated out, all others are
-        fixed at their values.
+        The likelihood and its GPs. Hyperparameters given as NumPyro distributions are integrated out; all other
+        parameters are fixed at their values.
     X : array_like, shape (n, d)
         Inputs, one row per datum; an array or a data frame.
     y : array_like, shape (n,) or (n, columns)
@@ -249,7 +249,7 @@ def integrate(
         What becomes of rows without y, as in ``cavi``.
     num_draws : int
         Importance draws at each point, at least 256, rounded up to a multiple of 256; all points use the same noise.
-        With ``pgm.Markov()``, particles in all of 8 runs: the more rows, the more are needed.
+        With ``pgm.Markov()``, the total number of particles in 8 runs; long series need more.
     seed : int or jax.Array
         An int or a JAX key, for the importance draws, and inducing inputs as in ``cavi``.
     progress : bool, optional
@@ -263,8 +263,8 @@ def integrate(
     Raises
     ------
     ValueError
-        For bad data or options; if nothing has a prior; for priors on parameters of a formula that may omit a factor
-        that depends on them; if a grid cannot be refined.
+        For invalid data or options, if nothing has a prior, or if a grid cannot be refined. For priors on parameters
+        of a formula that may omit a factor that depends on them.
 
     Warns
     -----
@@ -278,8 +278,8 @@ def integrate(
     Notes
     -----
     A grid is refined until the interpolated log density agrees with the log density at new points to half a nat. With
-    ``pgm.Markov()`` the evidence at a point is estimated by particles, as in ``log_evidence``, and variances are
-    corrected if there is one latent; they are those of ``gaussian_vi`` otherwise.
+    ``pgm.Markov()`` particles estimate the evidence at a point, as in ``log_evidence``. Variances are then corrected
+    if there is one latent, and otherwise the variances of ``gaussian_vi``.
 
     References
     ----------
@@ -307,7 +307,7 @@ def integrate(
     if not unknowns.leaf_indices:
         raise ValueError(
             "integrate: nothing in the model has a prior, so there is nothing to integrate out. Give hyperparameters "
-            "NumPyro distributions, as in pgm.RBF(variance=numpyro.distributions.LogNormal(0.0, 1.0)), or take "
+            "NumPyro distributions, as in pgm.RBF(variance=numpyro.distributions.LogNormal(0.0, 1.0)), or use "
             "pgm.correct(pgm.gaussian_vi(model, X, y))."
         )
     return _Integration(model, data, unknowns, num_draws, seed).run(start_time, progress)
@@ -344,7 +344,7 @@ class _Integration:
             if layout is None or any(member.kind is None for member in layout.members):
                 raise ValueError(
                     "integrate with a GP of form=pgm.Markov() needs all GPs of that form, along the same column of X; "
-                    "the model has others: choose pgm.Dense() or pgm.Inducing(300) for all."
+                    "the model has other GPs: choose pgm.Dense() or pgm.Inducing(300) for all."
                 )
         problem, ascent = optimise(problem, start_state(model, data, problem), 1e-6, 200)
         if not np.isfinite(float(ascent.state.elbo)):
@@ -425,7 +425,7 @@ class _Integration:
         box = np.stack([np.full(size, -np.inf), np.full(size, np.inf)])
         search = Search(evaluate, self.mode, np.ones(size), box, lambda best: bar.advance(1, "mode"))
         if search.best is None:
-            raise ValueError("integrate: the ELBO has no finite gradient at the start values. Give others.")
+            raise ValueError("integrate: the ELBO has no finite gradient at the start values. Give other values.")
         solution = search.lbfgs(100, 1e-6, 1e-2, height=1.0)
         # Where SciPy stops early, a small slope is close enough to centre the points.
         converged = bool(solution.success) or float(np.max(np.abs(search.point.slope))) < 0.1
@@ -481,40 +481,40 @@ class _Integration:
     def _warn(self, design: Design, converged: bool, unreliable: float) -> None:
         if not converged:
             warn(
-                "integrate: the search for the mode of the hyperparameters stopped early; the points are about where "
-                "it stopped. Give priors to what the data do not determine, or start values nearer to it.",
+                "integrate: the search for the mode of the hyperparameters stopped early, and the points are about its "
+                "end. Give priors to values that the data do not determine, or start values nearer to the mode.",
                 ConvergenceWarning,
             )
         if not design.is_complete:
             warn(
-                "integrate: the points do not cover the posterior of the hyperparameters: it extends beyond them. Give "
-                "narrower priors, or draw with gibbs.",
+                "integrate: the posterior of the hyperparameters extends beyond the points. Give narrower priors, or "
+                "draw with gibbs.",
                 EvidenceWarning,
             )
         if design.error > _MOST_ERROR:
             raise ValueError(
-                "integrate: the density of the hyperparameters is too peaked to be interpolated: between the "
-                f"{len(design.points)} points the error is {design.error:.2g} nats where its mass is. Give narrower "
+                "integrate: the density of the hyperparameters is too peaked to interpolate: between the "
+                f"{len(design.points)} points the error is {design.error:.2g} nats near its mass. Give narrower "
                 "priors, or draw with gibbs."
             )
         if design.error:
             warn(
-                "integrate: between the points the density of the hyperparameters is interpolated roughly: the log "
-                f"evidence may be off by {design.error:.2g} nats. Give narrower priors, or draw with gibbs.",
+                f"integrate: the log evidence may be off by {design.error:.2g} nats, since the density between the "
+                "points is interpolated roughly. Give narrower priors, or draw with gibbs.",
                 EvidenceWarning,
             )
         failed = len(self.usable) - sum(self.usable)
         if failed:
             warn(
-                f"integrate: {failed} of {len(self.usable)} points gave no finite evidence and are left out: "
-                "the posterior there is unknown.",
+                f"integrate: {failed} of {len(self.usable)} points have no finite evidence and are left out: the "
+                "posterior there is unknown. Give narrower priors, or draw with gibbs.",
                 EvidenceWarning,
             )
         if unreliable > 0.05:
             warn(
                 "integrate: Pareto k-hat of the evidence's weights is above its limit at points with "
-                f"{unreliable:.0%} of the mass: the corrected Gaussian misses too much of the posterior there. Compare "
-                "with draws of gibbs."
+                f"{unreliable:.0%} of the mass: the corrected Gaussian misses too much of the posterior. Compare with "
+                "draws of gibbs."
                 if has_factors(self.model)
                 else f"integrate: at points with {unreliable:.0%} of the mass the evidence by particles has a standard "
                 f"error above {_MOST_ERROR} nats. Raise num_draws, or draw with gibbs.",
@@ -530,7 +530,7 @@ def _objective(model: Model) -> Objective:
 
 
 def problem_family(model: Model, data: Data, unknowns: ParameterVector, coupled: bool) -> ProblemFamily:
-    """The problem family of a resolved model and checked data."""
+    """Return the problem family of a resolved model and checked data."""
     objective, padded = _objective(model), padded_data(model, data)
     known = coefficient_groups(model, data.X)
     return ProblemFamily(objective, unknowns, model.bare(), *padded, known, coupled=coupled, needs_factors=True)
@@ -546,7 +546,7 @@ def _points_at(family: ProblemFamily, vector: Array | np.ndarray) -> Points:
 
 @double_precision
 def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means (K, m, L) and covariances (K, m, L, L) of the latents at new inputs, corrected and not, at each point."""
+    """Return means (K, m, L) and covariances (K, m, L, L), corrected and not, of latents at new inputs, by point."""
     family, inputs = _family_of_result(result), as_array(pad_rows(X_new, padded_size(len(X_new))))
     predictions = [_predict(family, *_place(result, family, k), inputs) for k in range(len(result.shares))]
     means, covariances, plain = (
@@ -557,11 +557,11 @@ def moments_at(result: IntegratedApproximation, X_new: np.ndarray) -> tuple[np.n
 
 @double_precision
 def joint_moments_at(result: IntegratedApproximation, X_new: np.ndarray, point: int) -> tuple[np.ndarray, np.ndarray]:
-    """Means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs, at one point."""
+    """Return means (m, L) and the joint covariance (L, m, L, m) of the latents at new inputs, at one point."""
     if not has_factors(result.model):
         raise ValueError(
-            "draw_latents of integrate needs GPs with a factor matrix, for a joint covariance: draw from cavi's, "
-            "gaussian_vi's or gibbs' result, or choose another form than pgm.Markov(), such as pgm.Dense()."
+            "draw_latents of integrate needs GPs with a factor matrix, for a joint covariance. Draw from a result of "
+            "cavi, gaussian_vi or gibbs, or choose another form than pgm.Markov(), such as pgm.Dense()."
         )
     family = _family_of_result(result)
     moments = _predict_jointly(family, *_place(result, family, point), as_array(X_new))

@@ -54,7 +54,7 @@ class LogSum(NamedTuple):
 
 
 def features(A: Float[Array, "M b"]) -> Float[Array, "b F"]:
-    """The features of rows, in which log S0 is linear."""
+    """Return the features of rows, in which log S0 is linear."""
     return jnp.concatenate([A.T, jnp.ones((A.shape[1], 1))], axis=1)
 
 
@@ -68,7 +68,7 @@ def fit_log_sum(A: Float[Array, "M b"], log_sums: Float[Array, " b"], num_rows: 
 def newton_update(
     now: LogSum, A: Float[Array, "M b"], log_ratios: Float[Array, " b"], num_rows: Array, rate: Array
 ) -> LogSum:
-    """A Newton step of limited length on the loss, from the logs of unbiased estimates of S / S0 at some rows."""
+    """Make a Newton step of limited length on the loss, from the logs of unbiased estimates of S / S0 at some rows."""
     phi, size = features(A), len(log_ratios)
     # The slope of -S / S0 - log S0 is S / S0 - 1, and its curvature 1 where S0 = S. No row moves its log S0 by more
     # than 1, which estimates from a share of the latents never do where S0 = S and the rate is at most that share.
@@ -84,7 +84,7 @@ def _solve(curvature: Array, slope: Array, num_rows: Array) -> Array:
 
 
 def latent_sample_of(model: Model, objective: Objective, count: int, key: Array) -> LatentSample:
-    """The latent subsampling of a model. Raises ValueError if the model or its objective does not allow it."""
+    """Return the latent subsampling of a model. Raises ValueError if the model or its objective does not allow it."""
     size, bound = model.num_latents, objective.tangent()
     if count > size:
         raise ValueError(f"class_batch_size must be at most {size}, the number of latents of the model; got {count}.")
@@ -107,13 +107,13 @@ class Marginals(NamedTuple):
 
 
 def draw_latents(sample: LatentSample, num_steps: Float[Array, ""]) -> Int[Array, " k"]:
-    """The latents of a step, drawn without replacement."""
+    """Return the latents of a step, drawn without replacement."""
     key = jax.random.fold_in(sample.key, num_steps.astype(int))
     return jax.random.choice(key, sample.bound.size, (sample.count,), replace=False)
 
 
 def marginals(batch: Batch, naturals: NaturalParameters) -> Marginals:
-    """The marginals, at all rows, of latents with these natural parameters."""
+    """Return the marginals, at all rows, of latents with these natural parameters."""
     A, residual, level = batch.factors[0], batch.residuals[0], batch.means[0]
 
     def one(q: NaturalParameters) -> tuple[Array, ...]:
@@ -128,7 +128,7 @@ def marginals(batch: Batch, naturals: NaturalParameters) -> Marginals:
 def marginals_of(
     batch: Batch, naturals: NaturalParameters, chosen: Int[Array, "b i"]
 ) -> tuple[Float[Array, "b i"], Float[Array, "b i"]]:
-    """Means and variances of the latents that each row selects."""
+    """Return means and variances of the latents that each row selects."""
     level = batch.means[0]
 
     def one(row: tuple[NaturalParameters, Array, Array]) -> tuple[Array, Array]:
@@ -155,7 +155,7 @@ def targets(
     latents: Int[Array, " k"],
     log_scale: Float[Array, " b"],
 ) -> NaturalParameters:
-    """The optimal q of some latents given their marginals, with the rows weighted to represent all."""
+    """Return the optimal q of some latents given their marginals, with the rows weighted to represent all."""
     h, w = sample.bound.sites(*both, batch.problem.y, batch.problem.parameters, latents, log_scale)
     h, w = (weighted(batch.problem.row_weights, part) for part in (h - w * batch.means[0], w))
     A = batch.factors[0]
@@ -166,14 +166,14 @@ def targets(
 def log_total(
     bound: Tangent, batch: Batch, *terms: tuple[Float[Array, "b k"], Float[Array, "b k"]]
 ) -> Float[Array, " b"]:
-    """The log of the constant term of S plus other terms of it, given by their logarithms and weights."""
+    """Return the log of the constant term of S plus other terms of it, given by their logarithms and weights."""
     constant = bound.constant(batch.problem.y, batch.problem.parameters)[:, None]
     logs, weights = zip((jnp.zeros_like(constant), constant), *terms, strict=True)
     return logsumexp(jnp.concatenate(logs, axis=1), b=jnp.concatenate(weights, axis=1), axis=1)
 
 
 def first_state(problem: StochasticProblem, sample: LatentSample, vector: Array, rows: DataBatch) -> SviState:
-    """The initial state of all latents, from the first batch; see ``svi_step.first_state``."""
+    """Return the initial state of all latents, from the first batch; see ``svi_step.first_state``."""
     batch, size = problem.batch(vector, rows.number(0)), sample.bound.size
     prior = jnp.sum(batch.factors[0] ** 2, axis=0) + batch.residuals[0]
     mean = jnp.full((len(batch.problem.y), size), batch.means[0])
@@ -202,7 +202,7 @@ class Sampled(NamedTuple):
 def estimated_log_sum(
     sample: LatentSample, batch: Batch, sampled: Sampled, latents: Int[Array, " k"], share: float
 ) -> Float[Array, " b"]:
-    """The log of the selected latents' part of S, plus that of the other latents of a step over ``share``.
+    """Return the log of the selected latents' part of S plus the other latents' part in a step over ``share``.
 
     S is estimated without bias at the share of the latents in a step; at 1 this is the part of it in the step.
     """
@@ -220,7 +220,7 @@ def sampled_marginals(
     log_sum: LogSum,
     latents: Int[Array, " k"],
 ) -> Sampled:
-    """The marginals of latents, and S0 from before the latents were drawn; S itself if the step has all latents.
+    """Return the marginals of latents, and S0 from before the latents were drawn; S itself if the step has all latents.
 
     S0 is at least the part of S that a row selects, which is known.
     """
@@ -238,7 +238,7 @@ def sampled_marginals(
 def estimated_bound(
     sample: LatentSample, batch: Batch, sampled: Sampled, latents: Int[Array, " k"]
 ) -> Float[Array, ""]:
-    """Unbiased estimate of Σ of the tangents - KL(q || prior) from some rows and latents."""
+    """Return an unbiased estimate of Σ of the tangents - KL(q || prior) from some rows and latents."""
     bound, share, data = sample.bound, sample.share, (batch.problem.y, batch.problem.parameters)
     terms = bound.terms(sampled.marginals.mean, sampled.marginals.variance, *data, latents, sampled.log_scale)
     at_chosen = bound.terms(*sampled.at_chosen, *data, sampled.chosen, sampled.log_scale)
@@ -261,11 +261,11 @@ class LatentStepInfo(NamedTuple):
 def step(
     problem: StochasticProblem, sample: LatentSample, state: SviState, rows: DataBatch, rates: Rates
 ) -> tuple[SviState, LatentStepInfo]:
-    """A natural-gradient step of some latents on some rows, and a step of Adam.
+    """Make a natural-gradient step of some latents on some rows, and a step of Adam.
 
     The step size of a latent depends on the number of its own steps. In expectation over the latents, the step is the
-    natural gradient of all at the same S0, times the share of latents in a step; but where S0 is far below the part of
-    S in the step, as in a first step with latents of large variance, sites are limited.
+    natural gradient of all at the same S0, times the share of latents in a step. Sites are limited if S0 is far below
+    the part of S in the step, as in a first step with latents of large variance.
     """
     latents = draw_latents(sample, state.values.num_steps)
     naturals = state.naturals[0]

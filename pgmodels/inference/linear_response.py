@@ -39,10 +39,10 @@ def by_products(
 ) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
     """b (I - Q B)^-1 Q b^T for the rows of b, ``right``, and the largest residual of a row, relative to b^T Q b.
 
-    By conjugate gradients: in the inner product of Q, I - B Q is symmetric, and positive definite at a stable optimum;
-    the residual is infinite if it is not. Q, the covariance of the moments ``pairs`` under q, is applied to weights x
-    as H = sum of x_pq (U_p U_q^T + U_q U_p^T) over the data, followed by U_p^T H U_q at each: 4 n P D^2 operations
-    (math: section 5b).
+    It uses conjugate gradients: in the inner product of Q, I - B Q is symmetric, and positive definite at a stable
+    optimum. The residual is infinite if it is not. Q is the covariance of the moments ``pairs`` under q. Its product
+    with weights x is H = sum of x_pq (U_p U_q^T + U_q U_p^T) over the data, then U_p^T H U_q at each. This costs
+    4 n P D^2 operations (math: section 5b).
     """
     rank, n, size = U.shape
     rows, columns = (np.array(part) for part in zip(*pairs, strict=True))
@@ -72,8 +72,8 @@ def by_products(
 class Sensitivity(NamedTuple):
     """An objective's second derivatives at each datum's marginals; u = v, or the entries of V row by row.
 
-    ``by_means`` is B_mm (n, P, P), ``mixed`` B_um (n, R, P) and ``curved`` B_uu (n, R, R), the latter two zero in rows
-    whose precision is clipped at zero.
+    ``by_means`` is B_mm (n, P, P), ``mixed`` B_um (n, R, P) and ``curved`` B_uu (n, R, R). ``mixed`` and ``curved``
+    are zero in rows whose precision is clipped at zero.
     """
 
     by_means: Float[Array, "n P P"]
@@ -82,12 +82,12 @@ class Sensitivity(NamedTuple):
 
 
 def entries(size: int, coupled: bool) -> tuple[tuple[int, int], ...]:
-    """The entries of a datum's covariance that the objective reads."""
+    """Return the entries of a datum's covariance that the objective reads."""
     return tuple(combinations_with_replacement(range(size), 2)) if coupled else tuple((p, p) for p in range(size))
 
 
 def at_data(problem: Problem, posterior: Posterior) -> tuple[Float[Array, "n P"], Spread]:
-    """The predictors' means and each datum's variances or covariances, including the residual of a sparse prior."""
+    """Return the predictors' means and each datum's variances or covariances, with a sparse prior's residual."""
     return problem.of_latents(*posterior.marginals()) if posterior.is_coupled else posterior.moments()
 
 
@@ -113,8 +113,8 @@ def _sensitivity(problem: Problem, mean: Float[Array, "n P"], spread: Spread, cl
 class Response(NamedTuple):
     """Corrections of the posterior of the whitened coordinates v, (D,), of all latents.
 
-    ``shift`` (D,) is added to their mean, C G E[dQ/dz] / 2 to first order (math: section 5), zero for several
-    predictors per datum; ``covariance`` (D, D) is added to C. ``kept`` is I - U M U^T, which must be positive definite.
+    ``shift`` (D,) is added to their mean: C G E[dQ/dz] / 2 to first order (math: section 5), zero for several
+    predictors per datum. ``covariance`` (D, D) is added to C. ``kept`` is I - U M U^T, which must be positive definite.
     ``residual`` is the relative residual of the equations if they were solved by products.
     """
 
@@ -159,7 +159,7 @@ def linear_response(problem: Problem, posterior: Posterior, with_products: bool 
 def halves(
     posterior: Posterior, Phi: Float[Array, "n P L"] | None, factors: Sequence[Array] | None = None
 ) -> tuple[Float[Array, "D D"], Float[Array, "D n P"]]:
-    """The R with C = R^-T R^-1, and the U with U^T U the predictors' covariance at ``factors``, without residual."""
+    """Return R with C = R^-T R^-1, and U with U^T U the predictors' covariance at ``factors``, without residual."""
     (R,) = cast(tuple[Array], together(posterior).roots)
     factors = posterior.prior.factors() if factors is None else factors
     size = len(factors)
@@ -209,7 +209,7 @@ def by_matrix(
 
 
 def problem_at(approximation: Approximation, objective: Objective) -> Problem:
-    """The problem of which a result is the optimum, at the rows of its posterior."""
+    """Return the problem of which a result is the optimum, at the rows of its posterior."""
     posterior, parameters = approximation.posterior, approximation.model.parameters
     y, row_weights = approximation.data.padded(posterior.prior.num_rows)
     may_couple = posterior.is_coupled and (objective.signed or objective.takes_covariances)
@@ -223,7 +223,7 @@ def _moves_means(objective: Objective) -> bool:
 
 
 def correct_by_response(approximation: Approximation) -> LinearResponse:
-    """Covariances by linear response (math: section 5b)."""
+    """Return covariances by linear response (math: section 5b)."""
     start = time.perf_counter()
     posterior, n = approximation.posterior, len(approximation.y)
     objective, count = objective_of_result(approximation), sum(posterior.prior.ranks)
@@ -232,15 +232,15 @@ def correct_by_response(approximation: Approximation) -> LinearResponse:
         # Four matrices of the coordinates are in memory together, and three of them at each row.
         32.0 * count**2 + 24.0 * count * objective.size * posterior.prior.distinct.num_rows,
         f"the matrices of linear response of {count:,} coordinates",
-        "Take the uncorrected result, fewer inducing inputs, as in form=pgm.Inducing(300), or gibbs.",
+        "Use the uncorrected result, fewer inducing inputs, as in form=pgm.Inducing(300), or gibbs.",
     )
     response, *moments = _respond(problem, posterior)
     (mean, covariance), residual = (np.asarray(part)[:n] for part in moments), float(response.residual)
     is_positive = check_covariance(response, lambda: _halves(posterior, problem.mixing())[1], n)
     if is_positive and residual > 1e-6:
         warn(
-            f"the equations of linear response are solved to a relative residual of {residual:.1g} only: the "
-            "corrected covariances are no more accurate. Use gibbs, or gaussian_vi where this was cavi's result.",
+            f"the equations of linear response are solved only to a relative residual of {residual:.1g}: the "
+            "corrected covariances are no more accurate. Use gibbs, or gaussian_vi for a result of cavi.",
             CorrectionWarning,
         )
     return LinearResponse(
@@ -268,7 +268,7 @@ def _corrected(
 
 
 def check_covariance(response: Response, half: Callable[[], Array], num_rows: int) -> bool:
-    """Whether the response is a covariance; else a CorrectionWarning names rows. ``half`` returns U (D, n, P) of q."""
+    """Return whether the response is a covariance, or warn with rows' names. ``half`` returns U (D, n, P) of q."""
     kept, where = np.asarray(response.kept), ""
     if np.isfinite(kept).all():
         try:
@@ -282,8 +282,8 @@ def check_covariance(response: Response, half: Callable[[], Array], num_rows: in
             where = f" ({int(np.sum(values <= 0))} directions, most in row {', '.join(map(str, rows[:5]))})"
     warn(
         f"the covariance by linear response is not positive definite{where}: the variational optimum is "
-        "nearly unstable, and the corrected covariances are not valid. Use gibbs, or gaussian_vi if this was cavi's "
-        "result.",
+        "nearly unstable, and the corrected covariances are not valid. Use gibbs, or gaussian_vi for a result of "
+        "cavi.",
         CorrectionWarning,
     )
     return False
@@ -307,14 +307,14 @@ _halves = compiled(halves)
 
 
 def corrected_moments(posterior: Posterior, shift: Float[Array, " D"], response: Float[Array, "D D"]) -> Marginals:
-    """Mean (n, L) and covariance (n, L, L) of each datum's latents."""
+    """Return mean (n, L) and covariance (n, L, L) of each datum's latents."""
     mean, V = posterior.marginals()
     moved, added = added_moments(posterior.prior.factors(), shift, response)
     return mean + moved, V + added
 
 
 def correct_by_scans(approximation: Approximation) -> ChainCorrection:
-    """Covariances of each datum's latents by scans over rows; ValueError without chains of one column or factors."""
+    """Return covariances of each datum's latents by scans over rows; ValueError without factors or chains."""
     start, n, posterior = time.perf_counter(), len(approximation.y), approximation.posterior
     require_memory(
         # Some six matrices of the response at each row.

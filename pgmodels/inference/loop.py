@@ -80,7 +80,7 @@ class IterationInfo(NamedTuple):
     """Information on an iteration for a callback: engine, number, ELBO, seconds since the start, learned values.
 
     ``values`` holds learned hyperparameters by name. For ``svi`` an iteration is a window of steps, and its ELBO the
-    average over them; the ELBO of ``fit`` includes the log prior of the values.
+    average over them. The ELBO of ``fit`` includes the log prior of the values.
     """
 
     engine: str
@@ -118,7 +118,7 @@ def backtrack(
     last: int,
     merit: Callable[[S], Array] = attrgetter("elbo"),
 ) -> tuple[S, Bool[Array, ""]]:
-    """The first of the attempts ``first`` to ``last`` that does not lower the merit, and whether there is one.
+    """Return the first of the attempts ``first`` to ``last`` that does not lower the merit, and whether there is one.
 
     The last attempt if all lower it. A decrease within rounding is accepted. Traceable; ``attempt`` maps a number to a
     state, and ``merit`` a state to a value with the rounding error of the bound.
@@ -135,7 +135,7 @@ def backtrack(
 
 
 def without_bound(state: S) -> S:
-    """The state with an unknown bound, minus infinity, as at other hyperparameters: its next step counts as a start."""
+    """Return the state with an unknown bound, minus infinity: its next step counts as a start."""
     return state._replace(elbo=np.float64(-np.inf))
 
 
@@ -178,7 +178,7 @@ def maximise(
 def run_block(
     step: Step, problem: Problem, state: VariationalState, tolerance: Array | float, limit: Array | int, length: int
 ) -> LoopState:
-    """At most ``limit`` <= ``length`` iterations, traceable; see ``maximise``."""
+    """Run at most ``limit`` <= ``length`` iterations, traceable; see ``maximise``."""
 
     def unfinished(carry: LoopState) -> Bool[Array, ""]:
         going = (carry.num_steps == 0) | jnp.isfinite(carry.state.elbo)
@@ -221,27 +221,27 @@ class ConvergenceWarning(PgmodelsWarning):
 class Engine(ABC):
     """A fixed-point iteration for the sites of q(f).
 
-    Laws: ``step`` never lowers the ELBO beyond rounding error (or the log posterior density at q's mean, if the
-    objective is not ``is_maximised``), and at a fixed point the sites are the optimal ones at q's marginals. ``init``
+    Laws: ``step`` never lowers the ELBO beyond rounding error, or the log posterior density at q's mean if the
+    objective is not ``is_maximised``. At a fixed point the sites are the optimal ones at q's marginals. ``init``
     and ``step`` are traceable functions of a Problem. One loop drives every engine: see ``pgmodels.inference.loop``.
     """
 
     @abstractmethod
     def init(self, problem: Problem) -> Any:
-        """The state to start from."""
+        """Return the state to start from."""
 
     @abstractmethod
     def state_of(self, problem: Problem, sites: Sites) -> Any:
-        """The state of given sites."""
+        """Return the state of given sites."""
 
     @abstractmethod
     def step(self, problem: Problem, state: Any) -> Any:
-        """The state after one iteration."""
+        """Return the state after one iteration."""
 
     @abstractmethod
     def plain_step(self, problem: Problem, state: Any) -> Any:
-        """The state after one iteration of a published scheme, without acceleration or history."""
+        """Return the state after one iteration of a published scheme, without acceleration or history."""
 
     def finish(self, name: str, problem: Problem, ascent: Ascent) -> Ascent:
-        """The ascent after the loop; an engine that can stall marks it as not converged and warns by ``name``."""
+        """Return the ascent after the loop; an engine that can stall marks it as not converged, and warns."""
         return ascent

@@ -54,7 +54,7 @@ class Reference(NamedTuple):
         return prior
 
     def draw(self, key: RandomKey) -> tuple[Array, Array]:
-        """A draw of the latents at the data and its coordinates, flat."""
+        """Return a draw of the latents at the data and its coordinates, flat."""
         if self.surrogate is None:
             latents, whitened = self.prior.draw(key)
             return latents, flatten(whitened)
@@ -77,7 +77,7 @@ class Target(Module):
 
     ``fixed_reference`` is the prior or surrogate if no hyperparameter is sampled; otherwise it is recomputed from the
     hyperparameters. ``fitted`` is the Gaussian at whose marginals the surrogate's factors are computed, with its
-    standard coordinates, or for priors without one the ellipse of the hyperparameters alone; None if unused.
+    standard coordinates. For priors without one it is the ellipse of the hyperparameters; None if unused.
     """
 
     family: ProblemFamily
@@ -114,57 +114,57 @@ class Target(Module):
         return self.fitted.ellipse if isinstance(self.fitted, SurrogatePath) else self.fitted
 
     def parameters(self, vector: Array) -> Parameters:
-        """The likelihood's parameters at given hyperparameters."""
+        """Return the likelihood's parameters at given hyperparameters."""
         return self.family.model_at(vector).parameters
 
     def log_likelihood(self, latents: Array, vector: Array) -> Array:
-        """log p(y | f) of all data."""
+        """Return log p(y | f) of all data."""
         return self.log_density(latents, self.parameters(vector))
 
     def log_density(self, latents: Array, parameters: Parameters) -> Array:
-        """log p(y | f) of all data at given parameters of the likelihood."""
+        """Return log p(y | f) of all data at given parameters of the likelihood."""
         return jnp.sum(self.masked(self.objective.log_density(self.family.y, latents, parameters)))
 
     def masked(self, terms: Array) -> Array:
-        """Terms of each row, zero for padding."""
+        """Return terms of each row, zero for padding."""
         return masked(self.family.row_weights, terms)
 
     def checked_sites(self, potential: Array, precision: Array) -> tuple[Sites, Array]:
-        """Sites of the data, zero for padding, and whether they are finite."""
+        """Return sites of the data, zero for padding, and whether they are finite."""
         h, w = self.masked(potential), self.masked(precision)
         return Sites(h, w), jnp.all(jnp.isfinite(h)) & jnp.all(jnp.isfinite(w))
 
     def draw_sites(self, key: RandomKey, latents: Array, parameters: Parameters, block: int) -> tuple[Sites, Array]:
-        """The sites of a block's auxiliary variables, drawn given the latents, and whether they are finite."""
+        """Return the sites of a block's auxiliary variables, drawn given the latents, and whether they are finite."""
         z = self.augmentation.predictor_values(latents, self.family.y, parameters)
         return self.checked_sites(*self.augmentation.draw_auxiliaries(key, z, self.family.y, parameters, block))
 
     def problem(self, prior: PriorCollection, parameters: Parameters) -> Problem:
-        """The problem of the conditionals at a prior and parameters of the likelihood."""
+        """Return the problem of the conditionals at a prior and parameters of the likelihood."""
         return Problem(self.objective, prior, self.family.y, dict(parameters))
 
     def prior(self, vector: Array) -> PriorCollection:
-        """The latents' prior at given hyperparameters."""
+        """Return the latents' prior at given hyperparameters."""
         if self.fixed_reference is not None:
             return self.fixed_reference.prior
         return self.family.prior_at(vector).for_sampling()
 
     def latents(self, vector: Array, coordinates: Array) -> Array:
-        """The latents from coordinates at given hyperparameters."""
+        """Return the latents from coordinates at given hyperparameters."""
         prior = self.prior(vector)
         return prior.latents(prior.unflatten(coordinates))
 
     def log_joint(self, vector: Array, whitened: Array) -> Array:
-        """The log posterior density of unconstrained unknowns and whitened coordinates, up to a constant."""
+        """Return the log posterior density of unconstrained unknowns and whitened coordinates, up to a constant."""
         prior = self.unknowns.log_prior_unconstrained(vector) - 0.5 * whitened @ whitened
         return prior + self.log_likelihood(self.latents(vector, whitened), vector)
 
     def log_posterior(self, standard: Array) -> Array:
-        """The log posterior density of the standard coordinates of ``path``, up to a constant."""
+        """Return the log posterior density of the standard coordinates of ``path``, up to a constant."""
         return self.log_joint(*self.path.place(standard)) + self.path.log_jacobian(standard)
 
     def surrogate(self, vector: Array) -> BlockPosterior:
-        """The surrogate at given hyperparameters: their prior, with factors at the marginals of ``path``."""
+        """Return the surrogate at given hyperparameters: their prior, with factors at the marginals of ``path``."""
         if self.fixed_reference is not None and self.fixed_reference.surrogate is not None:
             return self.fixed_reference.surrogate
         model, prior = self.family.model_at(vector), self.prior(vector)
@@ -172,11 +172,11 @@ class Target(Module):
         return surrogate_of(problem, self.path.at(vector))
 
     def fit(self, model: Model, prior: PriorCollection, start: Sites | None = None) -> Fit:
-        """The Gaussian fitted to the posterior of the latents at a model's values and prior, from given sites."""
+        """Fit a Gaussian to the posterior of the latents at a model's values and prior, from given sites."""
         return fit_surrogate(model, prior, self.family.y, self.family.row_weights, start)
 
     def reference(self, vector: Array) -> Reference:
-        """The prior or surrogate that moves use at given hyperparameters."""
+        """Return the prior or surrogate that moves use at given hyperparameters."""
         if self.fixed_reference is not None:
             return self.fixed_reference
         if not isinstance(self.fitted, SurrogatePath):
@@ -283,7 +283,7 @@ class Move(ABC):
         return ()
 
     def no_info(self, chain: Chain) -> Any:
-        """The ``info`` of zero steps."""
+        """Return the ``info`` of zero steps."""
         return ()
 
     @abstractmethod
@@ -309,11 +309,11 @@ class Move(ABC):
         """Floating-point operations of a step."""
 
     def first(self) -> MoveSchedule:
-        """Schedule before any pilot; kept if there is no warm-up."""
+        """Return the schedule before any pilot; kept if there is no warm-up."""
         return move_schedule(1, 1)
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        """Schedule after a pilot; ``sampled`` says whether hyperparameters are sampled."""
+        """Return the schedule after a pilot; ``sampled`` is whether hyperparameters are sampled."""
         return schedule
 
 
@@ -323,7 +323,7 @@ def factor_operations(prior: PriorCollection) -> float:
 
 
 def move_schedule(repeats: int, every: int, settings: tuple[Array, ...] | None = None) -> MoveSchedule:
-    """A MoveSchedule of arrays."""
+    """Return a MoveSchedule of arrays."""
     return MoveSchedule(as_array(repeats), as_array(every), settings)
 
 
@@ -352,7 +352,7 @@ class DataAugmentationInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class GibbsSweep(Move):
-    """A move that draws auxiliary variables and all latents in turn; its spacing goes by the cost of other moves."""
+    """A move that draws auxiliary variables and all latents in turn; the cost of other moves determines its spacing."""
 
     is_sweep: ClassVar[bool] = True
 
@@ -364,8 +364,8 @@ class GibbsSweep(Move):
 class DataAugmentation(GibbsSweep):
     """For each block, draw its auxiliary variables given all latents, then its latents given the auxiliary variables.
 
-    The latents' draw is overrelaxed, v' = E v + a (v - E v) + sqrt(1 - a^2) deviation with a = ``relaxation`` in
-    (-1, 0] (Adler 1981; math: section 4), in the coordinates of the prior.
+    The latents' draw is overrelaxed in the coordinates of the prior (Adler 1981; math: section 4):
+    v' = E v + a (v - E v) + sqrt(1 - a^2) deviation, with a = ``relaxation`` in (-1, 0].
     """
 
     name: ClassVar[str] = "sweep"
@@ -400,7 +400,7 @@ class DataAugmentation(GibbsSweep):
         return move_schedule(1, 1, DataAugmentationSettings(as_array(0.0)))
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        """The factor of overrelaxation."""
+        """Return the factor of overrelaxation."""
         return schedule._replace(settings=DataAugmentationSettings(as_array(choose_relaxation(autocorrelation(stats)))))
 
 
@@ -422,7 +422,7 @@ def columns_of(augmentation: Augmentation, block: tuple[int, ...]) -> np.ndarray
 def replaced(
     prior: PriorCollection, columns: np.ndarray, drawn: Coordinates, latents: Array, coordinates: Coordinates
 ) -> tuple[Array, Coordinates]:
-    """Latents and coordinates, of the latents in ``columns`` those of drawn coordinates."""
+    """Return latents and coordinates; the latents in ``columns`` have the drawn coordinates."""
     triples = zip(drawn, coordinates, prior.slices(), strict=True)
     coordinates = tuple(jnp.where(columns[part], new, old) for new, old, part in triples)
     return jnp.where(columns, prior.latents(drawn), latents), coordinates
@@ -446,7 +446,7 @@ def autocorrelation(stats: MoveStats) -> np.ndarray:
 
 
 def choose_relaxation(autocorrelation: np.ndarray) -> float:
-    """The factor that makes the largest autocorrelation of the Gibbs sweep smallest over the latents.
+    """Return the factor that makes the largest autocorrelation of the Gibbs sweep smallest over the latents.
 
     A latent whose plain sweep has the autocorrelation r = cov(f, E[f | auxiliaries]) / var f has r + (1 - r) a under
     overrelaxation with a. The largest over r in [low, high] is least at a = -(low + high) / (2 - low - high).

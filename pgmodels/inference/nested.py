@@ -111,10 +111,10 @@ Rows: TypeAlias = Array | slice
 class PredictorGaussian(NamedTuple):
     """q of the predictors z = mean + half e of the data, with e ~ N(0, I) and a residual that no site reduces.
 
-    ``residual`` is the covariance of the residual and ``covariance`` that of the predictors without it. ``potential``
+    ``residual`` is the covariance of the residual, and ``covariance`` of the predictors without it. ``potential``
     and ``precision`` are the sites that are optimal at q's marginals, with the rows' weights. ``derivatives`` are the
-    third and fourth ones of the rows' expected log densities in the mean of their only predictor; None if the terms of
-    all rows are computed, as with several predictors.
+    third and fourth derivatives of the rows' expected log densities in the mean of their only predictor. They are None
+    if the terms of all rows are computed, as with several predictors.
     """
 
     mean: Float[Array, "n P"]
@@ -149,12 +149,12 @@ class Tilt:
         self.objective, self.q, self.parameters = objective, q, parameters
 
     def values(self, m: Float[Array, "k P"], C: Float[Array, "k P P"], rows: Rows = slice(None)) -> Float[Array, " k"]:
-        """The expectations of some rows, whose predictors have means m and covariances C."""
+        """Return the expectations of some rows, whose predictors have means m and covariances C."""
         B = self.objective.local_bound(m, self._spread(C, rows), self.q.y[rows], self.parameters)
         return self._less_sites(self._weighted(B, rows), m, C, rows)
 
     def derivatives(self) -> Float[Array, "n 2"]:
-        """The third and fourth derivatives of the expectations under q in the means of single predictors."""
+        """Return the third and fourth derivatives of the expectations under q in the means of single predictors."""
 
         def derivative(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
             return lambda m: jax.jvp(function, (m,), (jnp.ones_like(m),))[1]
@@ -165,7 +165,7 @@ class Tilt:
     def values_and_sites(
         self, m: Float[Array, "k P"], C: Float[Array, "k P P"], rows: Rows = slice(None)
     ) -> tuple[Float[Array, " k"], Float[Array, "k P"], Float[Array, "k P P"]]:
-        """The expectations, and what the optimal sites have beyond those of q: potentials and precisions."""
+        """Return the expectations, and the optimal sites' potentials and precisions minus the sites of q."""
         B, h, W = self.objective.local_bound_and_sites(m, self._spread(C, rows), self.q.y[rows], self.parameters)
         B, h, W = (self._weighted(part, rows) for part in (B, h, W if W.ndim == 3 else jax.vmap(jnp.diag)(W)))
         return self._less_sites(B, m, C, rows), h - self.q.potential[rows], W - self.q.precision[rows]
@@ -367,7 +367,7 @@ def log_densities(
     num_nodes: int,
     settings: Settings,
 ) -> tuple[Float[Array, "k grid"], Bool[Array, " k"], Float[Array, " k"]]:
-    """The bounds of log p(y, u = x) less the ELBO at functionals' grids, convergence and errors: see ``_Pinned``."""
+    """Return bounds of log p(y, u = x) less the ELBO at functionals' grids, convergence, errors: see ``_Pinned``."""
     tilt = Tilt(objective, q, parameters)
     return jax.lax.map(lambda functional: _Pinned(tilt, functional, num_nodes, settings).log_density(), functionals)
 
@@ -385,7 +385,7 @@ def _diagonal(blocks: Float[Array, "*batch P P"]) -> Float[Array, "*batch P"]:
 def correct_by_nesting(
     approximation: Approximation, progress: bool | None, settings: Settings | None = None
 ) -> NestedApproximation:
-    """The marginals of all latents at the data, relative to the variational Gaussian (math: section 5c)."""
+    """Return the marginals of all latents at the data, relative to the variational Gaussian (math: section 5c)."""
     start = time.perf_counter()
     gaussian = variational_gaussian(approximation)
     # Only its correlations are used.
@@ -393,8 +393,8 @@ def correct_by_nesting(
         response = correct_by_response(gaussian)
     if not response.is_positive:
         warn(
-            "the correlations of nested marginals are those of linear response, whose covariance is not positive "
-            "definite here: joint draws are not valid. Use gibbs for these.",
+            "the correlations of nested marginals are by linear response, whose covariance is not positive definite "
+            "here: joint draws are not valid. Use gibbs for joint draws.",
             CorrectionWarning,
         )
     marginals = Pinning(gaussian, settings).latents(gaussian.X, None, "the data", progress)
@@ -414,7 +414,7 @@ def correct_by_nesting(
 
 
 def variational_gaussian(approximation: Approximation) -> Approximation:
-    """The maximum of the expected log density with the same hyperparameters."""
+    """Return the maximum of the expected log density with the same hyperparameters."""
     if is_joint(objective_of_result(approximation)):
         return approximation
     gaussian = vi(
@@ -442,7 +442,7 @@ class Pinning:
         self.q = _merged(_gaussian_of(problem_at(gaussian, self.objective), self.posterior), gaussian.data)
 
     def latents(self, X_new: np.ndarray, Phi: np.ndarray | None, where: str, progress: bool | None) -> GridDensity:
-        """The densities of the latents at new inputs (m, L), or of predictors Φ f with Φ (m, P, L).
+        """Return the densities of the latents at new inputs (m, L), or of predictors Φ f with Φ (m, P, L).
 
         ``where`` names the inputs in warnings.
         """
@@ -456,7 +456,7 @@ class Pinning:
         return self._checked_densities(mean, half, residual, f"nested marginals at {where}", progress, places.ravel())
 
     def functionals(self, X_new: np.ndarray, coefficients: np.ndarray, progress: bool | None) -> GridDensity:
-        """The densities of sums of latents at new inputs times coefficients (k, m, L)."""
+        """Return the densities of sums of latents at new inputs times coefficients (k, m, L)."""
         mean, half, _ = self._moments_at(X_new)
         size = padded_size(len(X_new))
         padded = np.pad(coefficients, ((0, 0), (0, size - len(X_new)), (0, 0)))

@@ -92,7 +92,7 @@ def _family(model: Model, X: ArrayLike | None, y: ArrayLike | None, objective: C
     if X is None or y is None or any(isinstance(part, jax.core.Tracer) for part in (X, y)):
         raise ValueError(
             f"numpyro_bound needs arrays X and y; got X={shorten(X)}, y={shorten(y)}. Give them in "
-            "MCMC.run(key, X, y), or as in pgm.numpyro_bound(model, X, y), whose calls take traced ones too."
+            "MCMC.run(key, X, y), or as in pgm.numpyro_bound(model, X, y), whose calls accept traced arrays."
         )
     model, data = model.prepare(X, y)
     model = resolved(model.with_form(Auto()), data)
@@ -138,8 +138,8 @@ class GibbsKernelState(NamedTuple):
 class GibbsKernel(MCMCKernel):
     """The Gibbs engine as a kernel of ``numpyro.infer.MCMC``.
 
-    Used as ``MCMC(pgm.GibbsKernel(model), num_warmup=..., num_samples=..., num_chains=...)``. The data are those of
-    ``run(key, X, y)``, else those given here. Chains, thinning, progress and ``get_samples`` are NumPyro's: samples are
+    Used as ``MCMC(pgm.GibbsKernel(model), num_warmup=..., num_samples=..., num_chains=...)``. The data are of
+    ``run(key, X, y)``, or else given here. Chains, thinning, progress and ``get_samples`` are NumPyro's: samples are
     ``f`` (n, latents) and the hyperparameters that have priors, by the names of ``draws.hyperparameters``.
     ``chain_method`` may be "parallel", "sequential" or "vectorized".
 
@@ -200,7 +200,7 @@ class GibbsKernel(MCMCKernel):
         model_args: tuple[ArrayLike, ...],
         model_kwargs: dict[str, ArrayLike],
     ) -> GibbsKernelState:
-        """The initial state of a chain, or of one chain per key, at draws of the fitted Gaussian."""
+        """Return the initial state of a chain, or of one chain per key, at draws of the fitted Gaussian."""
         require_x64()
         if init_params is not None:
             raise ValueError(f"init_params must be None, since chains start by themselves; got {shorten(init_params)}.")
@@ -265,7 +265,7 @@ class GibbsSteps(NamedTuple):
 
 
 def gibbs_steps(model: Model, X: ArrayLike, y: ArrayLike, *, seed: Seed = 0) -> GibbsSteps:
-    """The Gibbs engine as ``init`` and ``step`` functions, as samplers of BlackJAX, for one's own loops.
+    """Return the Gibbs engine as ``init`` and ``step`` functions, as samplers of BlackJAX, for one's own loops.
 
     Parameters
     ----------

@@ -52,9 +52,8 @@ def warn_divergent(diverging: np.ndarray, target_accept: float) -> None:
     """Warn if trajectories diverged, of (chains, draws)."""
     if np.any(diverging):
         warn(
-            f"nuts: {np.sum(diverging)} of {diverging.size} trajectories diverged, so that the draws may miss part of "
-            f"the posterior. Raise target_accept above {target_accept}, and check that hyperparameters have proper "
-            "priors of finite width.",
+            f"nuts: {np.sum(diverging)} of {diverging.size} trajectories diverged: the draws may miss part of the "
+            f"posterior. Raise target_accept above {target_accept}, or narrow very wide priors of hyperparameters.",
             DivergenceWarning,
         )
 
@@ -77,9 +76,9 @@ def nuts(
 ) -> Draws:
     """Draw from the posterior by NumPyro's NUTS, on the likelihood's formula itself, without augmentation.
 
-    The latents are whitened, for every form of a GP, by a factor of the covariance of the distinct inputs that is as
-    exact as double precision allows, and the sampler moves in the coordinates in which a Gaussian fitted at the start
-    values is standard normal.
+    For every form of a GP a factor of the covariance of the distinct inputs whitens the latents. The factor is as exact
+    as double precision allows. The sampler moves in the coordinates in which a Gaussian fitted at the start values is
+    standard normal.
 
     Parameters
     ----------
@@ -115,8 +114,8 @@ def nuts(
     Raises
     ------
     ValueError
-        For bad data or options, a kernel whose matrix is not a covariance, or a formula that jumps: with ``pgm.step``
-        or ``pgm.largest`` without noise.
+        For invalid data or options, a kernel whose matrix is not a covariance, or a formula that jumps, with
+        ``pgm.step`` or ``pgm.largest`` without noise.
 
     Warns
     -----
@@ -129,8 +128,8 @@ def nuts(
 
     Notes
     -----
-    A gradient costs O(n r + r^2) for factors of r rows in all; if kernel hyperparameters are sampled O(n^3), by a
-    Cholesky root with a jitter of 1e-12 of the variances (see ``pgmodels.priors.dense.exact_root``).
+    A gradient costs O(n r + r^2) for factors of r rows in total. If kernel hyperparameters are sampled, it costs
+    O(n^3), for a Cholesky root with a jitter of 1e-12 of the variances (see ``pgmodels.priors.dense.exact_root``).
 
     References
     ----------
@@ -142,9 +141,9 @@ def nuts(
     if node is not None:
         # The gradient is 0 almost everywhere, and does not lead to the posterior's mass.
         raise ValueError(
-            f"nuts needs a gradient of the log density, and that of {model.likelihood.name} is 0 almost everywhere, "
-            f"since {node.text()} jumps. Use gaussian_vi, or give the latents noise: pgm.normal_cdf(z) for "
-            "pgm.step(z), pgm.largest(f, y, 1.0) for pgm.largest(f, y)."
+            f"nuts needs a gradient of the log density, but the gradient of {model.likelihood.name} is 0 almost "
+            f"everywhere, since {node.text()} jumps. Use gaussian_vi, or add noise to the latents: pgm.normal_cdf(z) "
+            "for pgm.step(z), pgm.largest(f, y, 1.0) for pgm.largest(f, y)."
         )
     check_sizes(num_samples, num_warmup, num_chains)
     check_between(target_accept, "target_accept", 0.0, 1.0)
@@ -196,8 +195,8 @@ def nuts(
 class PreconditionedProgram(Program):
     """The sites of Program, with whitened coordinates that are functions of a site about a fitted Gaussian.
 
-    Up to 2,000 coordinates, where a product with the Gaussian's root is as cheap as one with the factors, and if the
-    Gaussian, at the model's values, is finite.
+    It needs a finite Gaussian at the model's values, and at most 2,000 coordinates. Up to this number a product with
+    the Gaussian's root is as cheap as a product with the factors.
     """
 
     def __init__(self, model: Model, data: Data):

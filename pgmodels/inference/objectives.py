@@ -31,7 +31,7 @@ def _over_predictors(model: Model) -> tuple[Expression, int, Predictors | None]:
 
 
 def expected_objective(model: Model, coarse: bool = False) -> Quadrature | ExpectedIndicator:
-    """The expected log density of a model's formula, over its predictors where its factors combine latents.
+    """Return the expected log density of a model's formula, over its predictors where its factors combine latents.
 
     In closed form where it is affine in one step or indicator of the largest latent; the latents are then independent
     under q.
@@ -53,7 +53,7 @@ def expected_objective(model: Model, coarse: bool = False) -> Quadrature | Expec
 
 
 def mean_field_objective(model: Model) -> Objective:
-    """The expected log density of latents that are independent under q, also where the formula reads their sums."""
+    """Return the expected log density of latents that are independent under q, also if the formula reads sums."""
     expected = expected_objective(model)
     if not isinstance(expected, Quadrature) or expected.size == 1:
         return expected
@@ -61,7 +61,7 @@ def mean_field_objective(model: Model) -> Objective:
 
 
 def additive_noise_objective(model: Model) -> AdditiveNoise:
-    """The bound with additive noise; ValueError if the formula is not affine in one step, Φ or largest latent."""
+    """Return the bound with additive noise; ValueError if the formula is not affine in a step, Φ or largest latent."""
     formula = model.likelihood.formula(model.num_latents)
     terms = read_event(formula, model.num_latents, AdditiveNoise)
     expected = (
@@ -70,13 +70,13 @@ def additive_noise_objective(model: Model) -> AdditiveNoise:
     )
     if terms is None:
         raise ValueError(
-            f"objective='additive_noise' takes {expected}, such as error + (1 - 2 * error) * "
+            f"objective='additive_noise' needs {expected}, such as error + (1 - 2 * error) * "
             f"pgm.normal_cdf((2 * y - 1) * f); got {formula.text()} of {model.likelihood.name}. Write it in this form, "
             "or use objective='expected'."
         )
     if Constant(0.0).key in (terms.if_so.key, terms.if_not.key):
         raise ValueError(
-            f"objective='additive_noise' takes {expected}, and both outcomes possible; got {formula.text()} of "
+            f"objective='additive_noise' needs {expected}, and both outcomes possible; got {formula.text()} of "
             f"{model.likelihood.name}, which is 0 in one case, so that the bound is minus infinity. Add an error rate, "
             "as in error + (1 - 2 * error) * pgm.normal_cdf((2 * y - 1) * f), or use objective='expected'."
         )
@@ -84,22 +84,22 @@ def additive_noise_objective(model: Model) -> AdditiveNoise:
 
 
 def gumbel_objective(model: Model) -> Gumbel:
-    """The bound of a softmax by Gumbel noise; ValueError for other formulas."""
+    """Return the bound of a softmax by Gumbel noise; ValueError for other formulas."""
     size = model.num_latents
     if model.likelihood.formula(size).key != softmax_formula(size).key:
         raise ValueError(
             "objective='gumbel' expects the likelihood pgm.exp(f[y]) / pgm.sum(pgm.exp(f)) with a latent for each "
-            f"class; got {model.likelihood.name}. Choose objective='expected', which takes any formula."
+            f"class; got {model.likelihood.name}. Choose objective='expected', which accepts any formula."
         )
     return Gumbel(size)
 
 
 def taylor_objective(model: Model) -> Taylor:
-    """The expansion about q's mean; ValueError if the log density has no second derivative everywhere."""
+    """Return the expansion about q's mean; ValueError if the log density has no second derivative everywhere."""
     formula, size, predictors = _over_predictors(model)
     if _kinks(formula) or _is_any(jumps(formula)):
         raise ValueError(
-            f"objective='taylor' expects a log density with second derivatives; that of {model.likelihood.name} has a "
+            f"objective='taylor' expects a log density with second derivatives; {model.likelihood.name}'s has a "
             "kink or a jump. Choose objective='expected'."
         )
     return Taylor(formula, size, predictors)
@@ -191,20 +191,20 @@ def require_maximised(call: str, objective: Objective) -> None:
 
 
 def custom_objective(model: Model, objective: Objective) -> Objective | None:
-    """The objective if it is user-defined; None if its name determines it."""
+    """Return the objective if it is user-defined; None if its name determines it."""
     by_name = OBJECTIVES.get(objective.name)
     return None if by_name is not None and by_name(model) == objective else objective
 
 
 def known_objective(result: GaussianResult | SparseApproximation) -> Objective | None:
-    """The objective that a result maximises; None if it is user-defined and was not passed to ``pgm.load``."""
+    """Return the objective that a result maximises; None if it is user-defined and was not passed to ``pgm.load``."""
     if result.custom_objective is not None:
         return result.custom_objective
     return objective_of(result.model, result.objective) if result.objective in OBJECTIVES else None
 
 
 def is_joint(objective: Objective) -> bool:
-    """Whether q maximises the expected log density itself, with the posterior covariances of a datum's predictors."""
+    """Return whether q maximises the expected log density itself, with covariances of a datum's predictors."""
     return objective.is_exact and (objective.takes_covariances or objective.num_latents == 1)
 
 

@@ -38,7 +38,7 @@ FEW = 2_000
 
 
 def with_chain(model: Model, X: np.ndarray) -> Model:
-    """The model with its only latent, of default form, as a Markov process where that is exact and cheaper."""
+    """Return the model with its only latent, of default form, as a Markov process where that is exact and cheaper."""
     if len(X) <= FEW or model.num_latents > 1 or model.gps[0].form != Auto():
         return model
     gp, form, num_columns = model.gps[0], Markov(), X.shape[1]
@@ -56,7 +56,7 @@ def with_chain(model: Model, X: np.ndarray) -> Model:
 
 
 def resolved(model: Model, data: Data, seed: int = 0, *, may_be_chain: bool = False) -> Model:
-    """The model with start values for hyperparameters declared as None, and domains of forms, from the data.
+    """Return the model with start values for hyperparameters declared as None, and domains of forms, from the data.
 
     Its one latent is a Markov process if it ``may_be_chain`` and that is cheaper: see ``with_chain``. ``seed`` is for
     random choices of inducing inputs. Raises MemoryError if the priors at the data need more than is available.
@@ -76,7 +76,7 @@ class PrecisionWarning(PgmodelsWarning):
 
 
 def accurate_prior(model: Model, data: Data, prior: PriorCollection, precision: float) -> PriorCollection:
-    """The prior, or a more accurate one for sites of a given precision; ValueError if its variances overflow."""
+    """Return the prior, or a more accurate one for sites of a given precision; ValueError if its variances overflow."""
     if not np.isfinite(approximation_error(prior)):
         raise ValueError(
             "X: the kernel's variances at the data overflow double precision. Check the scale of X and the kernel's "
@@ -129,7 +129,7 @@ def _warn_truncated(prior: PriorCollection) -> None:
         remedy = "Raise their number" if few else "Raise the boundary (and their number), or give a wider domain"
         warn(
             f"the basis functions of pgm.Hilbert leave out {np.max(worst):.1%} of the prior variance at some row and "
-            f"{np.median(worst):.1%} at the median row, where deviations are too narrow. {remedy}.",
+            f"{np.median(worst):.1%} at the median row: deviations are too narrow there. {remedy}.",
             TruncationWarning,
         )
 
@@ -140,7 +140,7 @@ NEAR, FEW_STEPS = 1e-4, 200
 
 
 def engine_of(objective: Objective) -> Engine:
-    """The engine that maximises an objective."""
+    """Return the engine that maximises an objective."""
     return CAVI if objective.is_monotone else NATURAL_GRADIENT
 
 
@@ -152,37 +152,37 @@ def variational_problem(model: Model, data: Data, objective: Objective, prior: P
 
 
 def couples(objective: Objective) -> bool:
-    """Whether the predictors of a datum are correlated under q if that is affordable."""
+    """Return whether the predictors of a datum are correlated under q if that is affordable."""
     return objective.takes_covariances and objective.size > 1
 
 
 def is_signed_apart(objective: Objective) -> bool:
-    """Whether predictors are independent under q with precisions of any sign, if that is affordable."""
+    """Return whether predictors are independent under q with precisions of any sign, if that is affordable."""
     return objective.signed and not objective.takes_covariances
 
 
 def is_affordable(objective: Objective, prior: PriorCollection) -> bool:
-    """Whether the latents that sites of any sign couple are factorised together."""
+    """Return whether the latents that sites of any sign couple are factorised together."""
     if objective.takes_covariances:
         return have_factors(prior) and len(choose_blocks(prior)) == 1
     return are_affordable(prior, separate_blocks(objective))
 
 
 def with_selected_inputs(model: Model, data: Data, objective: Objective) -> Model:
-    """A resolved model with the inducing inputs that its forms choose at its hyperparameters."""
+    """Return a resolved model with the inducing inputs that its forms choose at its hyperparameters."""
     optimum = partial(nearly_converged, objective=objective, by=selecting(model, objective))
     return select_inducing_inputs(model, data, optimum)
 
 
 def selecting(model: Model, objective: Objective) -> Objective:
-    """The objective whose sites select inducing inputs: that of the model, or the derived bound for some forms."""
+    """Return the objective whose sites select inducing inputs: the model's, or the derived bound for some forms."""
     return model.augmentation if any(gp.form.select == "merged" for gp in model.gps) else objective
 
 
 def nearly_converged(
     model: Model, data: Data, objective: Objective | None = None, by: Objective | None = None
 ) -> tuple[float, np.ndarray]:
-    """The ELBO near an objective's optimum, and precisions (n, latents) of its sites, or of those of ``by``."""
+    """Return the ELBO near an objective's optimum, and precisions (n, latents) of its or ``by``'s sites."""
     objective = objective or model.augmentation
     if by is not None and by != objective:
         return nearly_converged(model, data, objective)[0], nearly_converged(model, data, by)[1]
@@ -192,7 +192,7 @@ def nearly_converged(
 
 
 def start_state(model: Model, data: Data, problem: Problem) -> Any:
-    """The start of an engine; near the optimum of the augmented bound for another objective, if there is one."""
+    """Return the start of an engine; near the optimum of the augmented bound for another objective, if there is one."""
     if not problem.objective.is_monotone and model.is_augmentable:
         bounded = problem_of(model, data, problem.prior)
         state = maximise(CAVI.step, bounded, init(CAVI, bounded), NEAR, FEW_STEPS).state
@@ -202,7 +202,7 @@ def start_state(model: Model, data: Data, problem: Problem) -> Any:
 
 
 def state_from(problem: Problem, sites: Sites) -> Any:
-    """The state of sites, converted to coupled or independent ones as the problem requires."""
+    """Return the state of sites, converted to coupled or independent ones as the problem requires."""
     h, w = sites
     if problem.coupled and not sites.coupled:
         w = jax.vmap(jnp.diag)(w)
@@ -256,7 +256,7 @@ class InducingWarning(PgmodelsWarning):
 
 
 def choose_inputs(model: Model, X: np.ndarray, precisions: np.ndarray | None = None) -> Inputs:
-    """The inducing inputs that each group's form chooses at the kernel's values, from precisions (n, latents)."""
+    """Return the inducing inputs that each group's form chooses at the kernel's values and precisions (n, latents)."""
     inputs: list[np.ndarray | None] = []
     for gp, part in _groups(model):
         weights = None if precisions is None else _site_precisions(precisions, X, part)
@@ -274,24 +274,24 @@ def _site_precisions(precisions: np.ndarray, X: np.ndarray, part: slice) -> np.n
 
 
 def with_inputs(model: Model, inputs: Inputs) -> Model:
-    """The model with the given inducing inputs."""
+    """Return the model with the given inducing inputs."""
     pairs = zip(model.gps, inputs, strict=True)
     gps = [gp if Z is None else GP(gp.kernel, gp.mean, gp.size, gp.form.with_inputs(Z)) for gp, Z in pairs]
     return Model(model.likelihood, gps)
 
 
 def without_inputs(model: Model) -> Model:
-    """The model without its inducing inputs, for compiled code that takes them as an argument."""
+    """Return the model without its inducing inputs, for compiled code that has them as an argument."""
     return Model(model.likelihood, [GP(gp.kernel, gp.mean, gp.size, gp.form.with_inputs(1)) for gp in model.gps])
 
 
 def is_automatic(model: Model) -> bool:
-    """Whether the number of inducing inputs of some group is chosen from the data."""
+    """Return whether the number of inducing inputs of some group is chosen from the data."""
     return any(gp.form.select == AUTOMATIC for gp in model.gps)
 
 
 def takes_every_choice(model: Model) -> bool:
-    """Whether new inducing inputs replace the last without a test of the ELBO, as published for GV and HGV."""
+    """Return whether new inducing inputs replace the last without a test of the ELBO, as published for GV and HGV."""
     return any(gp.form.select in REPLACING for gp in model.gps)
 
 
@@ -301,7 +301,7 @@ def count_inputs(inputs: Inputs) -> int:
 
 
 def same_inputs(one: Inputs, other: Inputs) -> bool:
-    """Whether two sets of inducing inputs are equal in each group."""
+    """Return whether two sets of inducing inputs are equal in each group."""
     pairs = zip(one, other, strict=True)
     return all(np.array_equal(Z, Y) if Z is not None and Y is not None else Z is Y for Z, Y in pairs)
 
@@ -351,8 +351,8 @@ def warn_costly(
         needed = f"More than {count} are needed" if how_many is None else how_many()
         warn(
             f"the inducing inputs, {count} in all, are too few: {share:.0%} of the latents' variance at the data is "
-            f"residual prior variance, {effect.format(nats=nats)}. {needed}: compare the result with that of "
-            f"twice as many, or let the data choose their number with Inducing({AUTOMATIC!r}).",
+            f"residual prior variance, {effect.format(nats=nats)}. {needed}: compare the result with a "
+            f"result of twice as many, or let the data choose their number with Inducing({AUTOMATIC!r}).",
             InducingWarning,
         )
 
@@ -373,12 +373,12 @@ def _how_many(model: Model, X: np.ndarray, precisions: np.ndarray) -> str:
 def select_inducing_inputs(
     model: Model, data: Data, optimum: Callable[[Model, Data], tuple[float, np.ndarray]]
 ) -> Model:
-    """A resolved model with its inducing inputs chosen.
+    """Return a resolved model with its inducing inputs chosen.
 
-    If their form adapts to the data, selections alternate with ``optimum``, which returns the ELBO of a model and the
-    precisions of its sites on the latents, until the ELBO stops rising; the best inputs are kept, or the last if the
-    form takes every choice (Passerello 2021, section 3.3.2). If their number is chosen from the data, it grows until
-    more inputs give no further gain.
+    If their form adapts to the data, selections alternate with ``optimum`` until the ELBO stops rising. ``optimum``
+    returns the ELBO of a model and the precisions of its sites on the latents. The best inputs are kept, or the last if
+    the form accepts each choice (Passerello 2021, section 3.3.2). If the data determine their number, it grows until
+    more inputs have no further gain.
     """
     best = choose_inputs(model, data.X)
     if not any(gp.form.select in ADAPTIVE for gp in model.gps):

@@ -32,7 +32,7 @@ def prior_predictive(
     Parameters
     ----------
     model : Model
-        The likelihood and its GPs. Hyperparameters given as NumPyro distributions are drawn, all others are fixed.
+        The likelihood and its GPs. Hyperparameters given as NumPyro distributions are drawn, all other values fixed.
     X : array_like, shape (n, d)
         Inputs.
     covariates : array_like, shape (n, columns - 1), optional
@@ -50,7 +50,7 @@ def prior_predictive(
     Raises
     ------
     ValueError
-        If the formula is not normalised over the support of y; if covariates that it reads are missing or invalid; if
+        If the formula is not normalised over the support of y, or covariates that it reads are missing or invalid. If
         hardly any draw of a prior satisfies the parameter's constraint.
     MemoryError
         If the prior at X or the draws do not fit into memory.

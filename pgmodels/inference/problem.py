@@ -59,8 +59,8 @@ class Problem(Module):
 
     If ``coupled``, sites couple the predictors of a datum, and covariances (n, p, p) replace variances (n, p).
     ``row_weights`` multiply each datum's term of the bound, and so its sites; 0 for padding, None if all are 1.
-    A share ``floor`` of each prior variance, except of exact priors, is added to the posterior's and not reduced by
-    sites, like the residual variance of inducing inputs: it lowers the ELBO.
+    A share ``floor`` of each prior variance, except of exact priors, is added to the posterior's. Sites do not reduce
+    it, like the residual variance of inducing inputs: it lowers the ELBO.
     """
 
     objective: Objective = eqx.field(static=True)
@@ -81,11 +81,11 @@ class Problem(Module):
         return self.coupled or supports_signed(self.prior, self.objective.predictors is not None)
 
     def with_coupled_sites(self) -> "Problem":
-        """The same problem with sites that couple the predictors of a datum."""
+        """Return the same problem with sites that couple the predictors of a datum."""
         return replace(self, coupled=True)
 
     def sites(self, mean: Float[Array, "n p"], variance: Spread) -> Sites:
-        """The optimal sites given the predictors' marginals."""
+        """Return the optimal sites given the predictors' marginals."""
         return self._sites(*self.objective.local_sites(mean, self._spread(variance), self.y, self.parameters))
 
     def _spread(self, variance: Spread) -> Spread:
@@ -111,12 +111,12 @@ class Problem(Module):
         return None if predictors is None else predictors.matrix(self.y, self.parameters)
 
     def marginals(self) -> tuple[Float[Array, "n p"], Spread]:
-        """Prior mean and variance of the predictors."""
+        """Return prior mean and variance of the predictors."""
         mean, variance = self.prior.marginals()
         return self.of_latents(mean, jax.vmap(jnp.diag)(variance))
 
     def of_latents(self, mean: Float[Array, "n l"], covariance: Float[Array, "n l l"]) -> tuple[Array, Spread]:
-        """Mean and variance of the predictors given the latents' marginals."""
+        """Return mean and variance of the predictors given the latents' marginals."""
         Phi = self.mixing()
         if Phi is None:
             return mean, covariance if self.coupled else jnp.diagonal(covariance, axis1=1, axis2=2)
@@ -125,7 +125,7 @@ class Problem(Module):
         return push_moments(Phi, mean, covariance)
 
     def moments(self, sites: Sites) -> Moments:
-        """Posterior moments of the predictors given sites."""
+        """Return posterior moments of the predictors given sites."""
         predictors = self.objective.predictors
         if predictors is None and not self.coupled:
             moments = self.prior.moments(sites)
@@ -142,7 +142,7 @@ class Problem(Module):
         return moments._replace(variance=variance, log_normalizer=log_normalizer)
 
     def kept(self) -> Spread | float:
-        """The predictors' variance that sites do not reduce: ``floor`` times the prior's."""
+        """Return the predictors' variance that sites do not reduce: ``floor`` times the prior's."""
         if not self.floor:
             return 0.0
         mean, variance = self.prior.marginals()[0], rounded_variances(self.prior)
@@ -153,13 +153,13 @@ class Problem(Module):
         return 0.5 * jnp.sum(sites.precision * self.kept())
 
     def condition(self, sites: Sites) -> Posterior:
-        """The posterior of the latents given sites on the predictors."""
+        """Return the posterior of the latents given sites on the predictors."""
         if self.objective.predictors is None and not sites.coupled:
             return self.prior.condition(sites)
         return self.couple(sites, self.blocks)
 
     def couple(self, sites: Sites, blocks: tuple[tuple[int, ...], ...] | None = None) -> DependentPosterior:
-        """The posterior of latents coupled by sites or predictors, in ``blocks``, by default chosen by size."""
+        """Return the posterior of latents coupled by sites or predictors, in ``blocks``, by default chosen by size."""
         predictors, blocks = self.objective.predictors, blocks or choose_blocks(self.prior)
         if predictors is None:
             return condition_jointly(self.prior, sites.as_coupled(), blocks)
@@ -168,7 +168,7 @@ class Problem(Module):
 
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...] | None:
-        """The blocks of latents that sites (n, p, p) couple, those of one predictor; None to choose by size."""
+        """The blocks of latents that sites (n, p, p) of one predictor couple; None to choose by size."""
         return separate_blocks(self.objective) if self._has_single_sites else None
 
     def elbo(self, mean: Array, variance: Spread, divergence: Array, sites: Sites) -> Bound:
@@ -176,7 +176,7 @@ class Problem(Module):
         return self._elbo(self._terms(mean, variance), mean, variance, divergence, sites)
 
     def local_bound(self, mean: Array, variance: Spread) -> Float[Array, ""]:
-        """The weighted sum of the objective's terms."""
+        """Return the weighted sum of the objective's terms."""
         return jnp.sum(self._terms(mean, variance))
 
     def elbo_and_sites(
@@ -195,7 +195,7 @@ class Problem(Module):
         return elbo, self._sites(h, w), coupling
 
     def log_posterior(self, mean: Array, sites: Sites) -> Float[Array, ""]:
-        """log p(y, f) at the mean f of the posterior given sites, without the normaliser of the prior."""
+        """Return log p(y, f) at the mean f of the posterior given sites, without the normaliser of the prior."""
         terms = weighted(self.row_weights, self.objective.predictor_log_density(self.y, mean, self.parameters))
         # The distance of f from the prior mean in the prior's metric, since K^-1 (f - m) = h - w f.
         distances = (mean - self.marginals()[0]) * gradient_of(sites, mean)
@@ -219,8 +219,8 @@ class Problem(Module):
 def change_of_elbo(problem: Problem, added: Values | float, mean: Values, variance: Values, sites: Sites) -> Values:
     """First-order change of the ELBO if ``added`` is added to the latents' prior variances.
 
-    From the derivative of the log normaliser in the prior covariance: squares of the sites' gradients in the mean,
-    summed over rows that share a latent, and the diagonal of W - W V W for each row.
+    It is from the derivative of the log normaliser in the prior covariance. Its parts are squares of the sites'
+    gradients in the mean, summed over rows that share a latent, and the diagonal of W - W V W for each row.
     """
     w, pull, Phi = sites.precision, gradient_of(sites, mean), problem.mixing()
     curvature = abs((w - w @ variance @ w).diagonal(axis1=1, axis2=2) if sites.coupled else w - w**2 * variance)
@@ -241,7 +241,7 @@ def neglect(problem: Problem, mean: Values, variance: Values, sites: Sites) -> f
 
 
 def largest_precision(problem: Problem, sites: Sites) -> float:
-    """The largest site precision of any latent, after summing over rows with equal inputs."""
+    """Return the largest site precision of any latent, after summing over rows with equal inputs."""
     w, rows = np.asarray(sites.precision), problem.prior.copies.rows
     w = np.linalg.norm(w, ord=2, axis=(1, 2))[:, None] if sites.coupled else w
     if problem.objective.predictors is not None:
@@ -255,20 +255,20 @@ _mixing = compiled(Problem.mixing, optimise=False)
 
 
 def gradient_of(sites: Sites, mean: Values) -> Values:
-    """The gradient of the sites' log density at a mean, h - W m; at q's mean, the gradient of KL(q || prior)."""
+    """Return the gradient of the sites' log density at a mean, h - W m; at q's mean, the gradient of KL(q || prior)."""
     h, w = sites
     return h - ((w @ mean[..., None])[..., 0] if sites.coupled else w * mean)
 
 
 def are_few_rows(count: int, joint: bool, num_nodes: int = 1) -> bool:
-    """Whether a loop over ``count`` rows compiles longer than it runs; joint sites need many nodes per row."""
+    """Return whether a loop over ``count`` rows compiles longer than it runs; joint sites need many nodes per row."""
     return count <= _FEW_ROWS and count * num_nodes <= _FEW_VALUES and not joint
 
 
 def problem_of(
     model: Model, data: Data, prior: PriorCollection | None = None, objective: Objective | None = None
 ) -> Problem:
-    """The problem of a resolved model and checked data, padded to few sizes; prior and objective as the model's."""
+    """Return the problem of a resolved model and checked data, padded to few sizes; by default as the model's."""
     prior = model.prior(data.X) if prior is None else prior
     prior = padded_prior(prior) if forms_can_pad(model) else prior
     y, row_weights = data.padded(prior.num_rows)
@@ -276,7 +276,7 @@ def problem_of(
 
 
 def precisions(objective: Objective, sites: Sites, y: Values, parameters: dict[str, Any]) -> np.ndarray:
-    """The marginal precisions of sites on each latent, (n, latents)."""
+    """Return the marginal precisions of sites on each latent, (n, latents)."""
     predictors, w = objective.predictors, np.asarray(sites.precision)
     if predictors is None:
         return np.diagonal(w, axis1=1, axis2=2) if sites.coupled else w
@@ -285,14 +285,14 @@ def precisions(objective: Objective, sites: Sites, y: Values, parameters: dict[s
 
 
 def separate_blocks(objective: Objective) -> tuple[tuple[int, ...], ...]:
-    """The latents that independent sites on an objective's predictors couple: those that predictors combine."""
+    """Return the latents that independent sites on an objective's predictors couple: those that predictors combine."""
     if objective.predictors is not None:
         return objective.predictors.latent_blocks
     return tuple((latent,) for latent in range(objective.num_latents))
 
 
 def conditioned(problem: Problem, sites: Sites) -> tuple[Posterior, Array, Array, Array | None]:
-    """The posterior given sites, the latents' means and variances, and the prior's residual variances."""
+    """Return the posterior given sites, the latents' means and variances, and the prior's residual variances."""
     leaves, *moments = _condition(problem, sites)
     return leaves.completed(problem.prior), *moments
 

@@ -70,7 +70,7 @@ SETTINGS = Settings()
 class Limits(NamedTuple):
     """Stopping rule: the maximum number of steps, and the relative change of the bound that counts as converged.
 
-    ``num_starts`` is the number of starts for the first steps; None takes the best of each kind. ``seed`` draws
+    ``num_starts`` is the number of starts for the first steps; None means the best of each kind. ``seed`` draws
     subsets of the rows and random starts.
     """
 
@@ -80,11 +80,11 @@ class Limits(NamedTuple):
     seed: int = 0
 
     def resolution(self, point: Point) -> float:
-        """The smallest gain of a step that counts: the tolerance, or the rounding error of the bound."""
+        """Return the smallest gain of a step that counts: the tolerance, or the rounding error of the bound."""
         return max(self.tolerance * max(1.0, abs(point.value)), point.rounding)
 
     def enough(self, point: Point) -> float:
-        """The largest predicted gain that counts as convergence: ``resolution``, or a negligible gain."""
+        """Return the largest predicted gain that counts as convergence: ``resolution``, or a negligible gain."""
         return max(self.resolution(point), SETTINGS.negligible)
 
 
@@ -92,7 +92,7 @@ class Maximum(NamedTuple):
     """Result of a search: the bound, its best point, and how the search ended.
 
     ``box`` (2, size) has the limits of the values; ``inverse_hessian`` (size, size) is for the negative bound, None if
-    not known. ``num_tried`` counts the starts from which steps were made, ``num_evaluations`` those of the bound.
+    not known. ``num_tried`` counts the starts from which steps were made, ``num_evaluations`` evaluations of the bound.
     """
 
     bound: MarginalBound
@@ -111,7 +111,7 @@ class Maximum(NamedTuple):
 class Near(NamedTuple):
     """Where a search starts near the optimum: its name, and values, the number of rows that they were learned from.
 
-    The inverse Hessian there is computed if it is None; ``sites`` are those of the first rows, None for the engine's
+    The inverse Hessian there is computed if it is None; ``sites`` are sites of the first rows, None for the engine's
     start.
     """
 
@@ -172,7 +172,7 @@ class BoundSearch(Search[Point]):
         return has_changed
 
     def is_stationary(self, inverse_hessian: np.ndarray) -> bool:
-        """Whether one more Newton step would gain too little to count, values at their limits kept there."""
+        """Return whether one more Newton step would gain too little to count, values at their limits kept there."""
         vector, slope, (low, high) = self.x, self.point.slope, self.box
         slope = np.where(((vector <= low) & (slope > 0)) | ((vector >= high) & (slope < 0)), 0.0, slope)
         return 0.5 * float(slope @ (inverse_hessian @ slope)) <= self.limits.enough(self.point)
@@ -319,7 +319,7 @@ def _expected_curvatures(bound: MarginalBound) -> np.ndarray | None:
 
 
 def is_mixed(model: Model, X: np.ndarray) -> bool:
-    """Whether all latents are coefficients or levels."""
+    """Return whether all latents are coefficients or levels."""
     return all(gp.form.is_exact(gp.kernel, X) for gp in model.gps)
 
 
@@ -347,14 +347,14 @@ def warm_start(
 
 
 def definite(inverse_hessian: np.ndarray) -> np.ndarray:
-    """An inverse Hessian made symmetric and positive definite, as SciPy requires, despite rounding."""
+    """Return an inverse Hessian made symmetric and positive definite, as SciPy requires, despite rounding."""
     values, vectors = np.linalg.eigh(0.5 * (inverse_hessian + inverse_hessian.T))
     definite = (vectors * np.maximum(values, 1e-12 * values[-1])) @ vectors.T
     return 0.5 * (definite + definite.T)
 
 
 def inverse_hessian_at(bound: MarginalBound, point: Point, least: float) -> np.ndarray | None:
-    """An inverse Hessian by finite differences of gradients, curvatures at least ``least``; None if not finite."""
+    """Return an inverse Hessian by differences of gradients, curvatures at least ``least``; None if not finite."""
 
     def gradient(vector: np.ndarray) -> np.ndarray:
         moved = bound.at(vector, point)
@@ -402,17 +402,17 @@ def _are_scales(parameter: Parameter) -> np.ndarray:
 
 
 def are_within(vector: np.ndarray, box: np.ndarray) -> bool:
-    """Whether all values are strictly inside the bounds (2, size)."""
+    """Return whether all values are strictly inside the bounds (2, size)."""
     return bool(np.all((vector > box[0]) & (vector < box[1])))
 
 
 def within(box: np.ndarray, factor: float) -> np.ndarray:
-    """The bounds (2, size) for a factor about the starts that is smaller than the box's."""
+    """Return the bounds (2, size) for a factor about the starts that is smaller than the box's."""
     return box + np.log(SETTINGS.reach / factor) * np.array([[1.0], [-1.0]])
 
 
 def names_of(learnable: ParameterVector) -> list[str]:
-    """A name for each entry of the unconstrained vector."""
+    """Return a name for each entry of the unconstrained vector."""
     return [
         name if not shape else f"{name}[{i}]"
         for name, shape in zip(learnable.names, learnable.free_shapes, strict=True)
@@ -549,7 +549,7 @@ def _is_undetermined(vector: np.ndarray, inverse_hessian: np.ndarray | None, box
 
 
 def num_subset_rows(model: Model, X: np.ndarray, terms: Objective) -> int | None:
-    """The number of rows of the subset to start from; None if no subset is used."""
+    """Return the number of rows of the subset to start from; None if no subset is used."""
     sizes = [gp.form.least_subset for gp in model.gps if gp.form.least_subset is not None]
     if len(sizes) < len(model.gps):
         return None

@@ -55,16 +55,16 @@ class Uniforms(NamedTuple):
 
     @classmethod
     def draw(cls, key: RandomKey) -> "Uniforms":
-        """Numbers for the maximum number of shrinkages."""
+        """Return numbers for the maximum number of shrinkages."""
         drawn = jax.random.uniform(key, (2 + MAX_SHRINKS,))
         return cls(drawn[0], drawn[1], drawn[2:])
 
     def height_below(self, density: Array) -> Array:
-        """The log of a uniform height below a density, from the log density."""
+        """Return the log of a uniform height below a density, from the log density."""
         return density + jnp.log1p(-self.height)
 
     def between(self, low: Array, high: Array, count: Array) -> Array:
-        """A proposal within an interval after a number of shrinkages."""
+        """Return a proposal within an interval after a number of shrinkages."""
         return low + (high - low) * self.others[count]
 
 
@@ -93,7 +93,7 @@ def slice_step(
     density: Array,
     at: Callable[[Array], tuple[State, Array]],
 ) -> tuple[Array, State]:
-    """A slice step on an ellipse of the t distribution (Neal 2003; Nishihara, Murray and Adams 2014)."""
+    """Make a slice step on an ellipse of the t distribution (Neal 2003; Nishihara, Murray and Adams 2014)."""
     middle, law = ellipse.middle, EllipticalT(ellipse)
     normal_key, uniform_key = jax.random.split(key)
     noise, others = jnp.split(jax.random.normal(normal_key, (2 * len(vector) + law.freedom,)), [len(vector)])
@@ -127,8 +127,8 @@ _deviations = vmap_as_loop_if_batched(lambda surrogate, noise: jax.vmap(surrogat
 class SliceLatents(Move):
     """An elliptical slice step on all latents about the surrogate; ``info`` is the number of shrinkages of the angle.
 
-    The posterior is the surrogate times the ratio p(y | f) / factors(f), which is nearly constant for a good surrogate:
-    the step is then nearly an independent draw. Source: Murray, Adams and MacKay 2010; Nishihara, Murray and Adams
+    The posterior is the surrogate times the ratio p(y | f) / factors(f), which is nearly constant for a good surrogate.
+    The step is then nearly an independent draw. Source: Murray, Adams and MacKay 2010; Nishihara, Murray and Adams
     2014.
     """
 
@@ -145,7 +145,7 @@ class SliceLatents(Move):
         return self.steps(target, settings, chain, state, 1)
 
     def steps(self, target: Target, settings: None, chain: Chain, state: BlockPosterior, count: Array | int) -> Step:
-        """The surrogate's deviations are drawn several at once, which costs little more than one."""
+        """Make ``count`` steps; several deviations of the surrogate are drawn at once, at little more cost than one."""
         prior, parameters, at_once = state.prior, target.parameters(chain.unknowns), 4
         centre = prior.latents(prior.unflatten(state.centre))
 
@@ -182,7 +182,7 @@ class SliceLatents(Move):
         return move_schedule(4, 1)
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        """The number of steps."""
+        """Return the number of steps."""
         # Effective draws per iteration, and the maximum number of steps. They cost little compared with slice steps on
         # hyperparameters, which need several factorisations each.
         wanted, most = (6.0, 24) if sampled else (1.5, self.max_steps)
@@ -229,7 +229,7 @@ def _ellipse_step(
 
 
 def mean_shrinks(stats: MoveStats | None) -> float:
-    """The mean number of shrinkages per step; 0 before any step."""
+    """Return the mean number of shrinkages per step; 0 before any step."""
     return float(np.sum(np.asarray(stats.info)) / max(float(stats.steps), 1.0)) if stats is not None else 0.0
 
 
@@ -264,8 +264,8 @@ _log_normalizer = vmap_as_loop(
 class MarginalSlice(Move):
     """For each block, auxiliary variables given the latents, hyperparameters of its GPs given these, and its latents.
 
-    Given the auxiliary variables the latents are Gaussian: the density of their hyperparameters θ is p(θ) Z(θ), with Z
-    the normaliser of the sites, and their slice step (Neal 2003) needs no latents. Its length does not shrink as the
+    Given the auxiliary variables the latents are Gaussian. The density of their hyperparameters θ is p(θ) Z(θ), with Z
+    the normaliser of the sites. Their slice step (Neal 2003) needs no latents. Its length does not shrink as the
     data grow.
     """
 
@@ -337,7 +337,7 @@ class SurrogateSlice(Move):
     """A slice step on the hyperparameters with the surrogate's standardised latents fixed.
 
     The surrogate's standard coordinates u are fixed, with f = m(θ) + S(θ) u. Given u the posterior density of the
-    unconstrained θ is p(θ) Z(θ) p(y | f) / factors(f), with Z the surrogate's normaliser: the Gaussian part of f is
+    unconstrained θ is p(θ) Z(θ) p(y | f) / factors(f), with Z the surrogate's normaliser. The Gaussian part of f is
     integrated out. Source: Murray and Adams 2010, with Gaussian factors instead of surrogate data.
     """
 
@@ -457,7 +457,7 @@ class Hamiltonian(Move):
         return move_schedule(1, 1, HamiltonianSettings.of(0.4))
 
     def tune(self, prior: PriorCollection, sampled: bool, schedule: MoveSchedule, stats: MoveStats) -> MoveSchedule:
-        """The size of steps and their number."""
+        """Return the size of steps and their number."""
         if not schedule.repeats:
             return schedule
         step = choose_step(float(schedule.settings.step), acceptance(stats))
@@ -465,11 +465,11 @@ class Hamiltonian(Move):
 
 
 def acceptance(stats: MoveStats) -> float:
-    """The mean acceptance probability."""
+    """Return the mean acceptance probability."""
     return float(np.sum(stats.info) / stats.steps)
 
 
 def choose_step(step: float, probability: float) -> float:
-    """The step size with acceptance probability 0.95, by 2 Φ(-c step^2) (Beskos et al. 2013), from that of another."""
+    """Return the step size with acceptance 0.95 by 2 Φ(-c step^2) (Beskos et al. 2013), from another's acceptance."""
     quantile = -scipy.special.ndtri(np.clip(probability, 1e-3, 0.999) / 2.0)
     return step * float(np.clip(np.sqrt(-scipy.special.ndtri(0.95 / 2.0) / quantile), 0.4, 1.6))

@@ -29,10 +29,10 @@ _DEPENDENT = 1e-10
 
 
 def spectral_periods(x: np.ndarray, h: np.ndarray, w: np.ndarray, num_periods: int) -> np.ndarray:
-    """The periods of the highest peaks of a spectrum, the highest first, in O(n log n) time and O(n) memory.
+    """Return the periods of the highest peaks of a spectrum, the highest first, in O(n log n) time and O(n) memory.
 
-    Spectrum of y = h / w by weighted least squares, after removing a parabola and the higher peaks; frequencies from
-    two cycles in the range of x up to one cycle for two distinct rows (Lomb 1976, Scargle 1982).
+    The spectrum of y = h / w is by weighted least squares, without a parabola and the higher peaks. Frequencies
+    are from two cycles in the range of x up to one cycle for two distinct rows (Lomb 1976, Scargle 1982).
     """
     # The number of frequencies for each that can be resolved, one cycle over the range of the rows apart.
     oversampled = 8
@@ -186,8 +186,8 @@ def input_steps(inputs: Sequence[np.ndarray | None], X: np.ndarray) -> np.ndarra
 def constant_latents(model: Model, data: Data, objective: Objective) -> ConstantFit | None:
     """Maximum-likelihood constants and free likelihood parameters, alternating.
 
-    None if they are not finite. Where the likelihood does not depend on the latents any more, its parameters are
-    halfway to their declared values: at that fit all slopes are zero. Constants are updated as by CAVI for one latent
+    None if they are not finite. If the likelihood does not depend on the latents any more, its parameters are
+    halfway to their declared values. At that fit all slopes are zero. Constants are updated as by CAVI for one latent
     value under a flat prior, which needs no initial scale.
     """
     objective = objective.reduced()

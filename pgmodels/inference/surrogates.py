@@ -31,12 +31,12 @@ class Ellipse(Module):
     scale: Float[Array, "d d"]
 
     def standard(self, difference: Float[Array, " d"]) -> Float[Array, " d"]:
-        """A difference of hyperparameters in standard coordinates."""
+        """Return a difference of hyperparameters in standard coordinates."""
         return solve_triangular(self.scale, difference, lower=True)
 
 
 def ellipse_of(vectors: np.ndarray) -> Ellipse:
-    """Mean and Cholesky factor of the covariance of the later half of hyperparameters (draws, d)."""
+    """Return mean and Cholesky factor of the covariance of the later half of hyperparameters (draws, d)."""
     recent = vectors[len(vectors) // 2 :]
     covariance = np.atleast_2d(np.cov(recent.T))
     # With few and dependent draws, shrink correlations towards 0, so that no direction is degenerate.
@@ -66,19 +66,19 @@ class Preconditioner(Module):
     log_length_slope: Float[Array, "d D"]
 
     def standardise(self, z: Float[Array, " d"], whitened: Float[Array, " D"]) -> Float[Array, " D"]:
-        """The coordinates u of whitened coordinates."""
+        """Return the coordinates u of whitened coordinates."""
         blocks = split_over(self.axes, whitened - self.centre - z @ self.slope)
         turned = jnp.concatenate([axes.T @ block for axes, block in zip(self.axes, blocks, strict=True)])
         return jnp.exp(-self._log_lengths(z)) * turned
 
     def place(self, z: Float[Array, " d"], u: Float[Array, " D"]) -> Float[Array, " D"]:
-        """The whitened coordinates of u."""
+        """Return the whitened coordinates of u."""
         blocks = split_over(self.axes, jnp.exp(self._log_lengths(z)) * u)
         turned = jnp.concatenate([axes @ block for axes, block in zip(self.axes, blocks, strict=True)])
         return self.centre + z @ self.slope + turned
 
     def log_jacobian(self, z: Float[Array, " d"]) -> Array:
-        """The log determinant of the map from u to whitened coordinates."""
+        """Return the log determinant of the map from u to whitened coordinates."""
         return jnp.sum(self._log_lengths(z))
 
     def _log_lengths(self, z: Array) -> Array:
@@ -86,7 +86,7 @@ class Preconditioner(Module):
 
 
 def constant_preconditioner(surrogate: BlockPosterior, num_unknowns: int) -> Preconditioner:
-    """The principal axes of a Gaussian, independent of the hyperparameters."""
+    """Return the principal axes of a Gaussian, independent of the hyperparameters."""
     vectors = gather_blocks(surrogate.prior, surrogate.blocks, surrogate.centre)
     turned = (upper_times(root, jnp.eye(len(v))) for root, v in zip(surrogate.roots, vectors, strict=True))
     values, axes = zip(*(jnp.linalg.eigh(R.T @ R) for R in turned), strict=True)
@@ -97,7 +97,7 @@ def constant_preconditioner(surrogate: BlockPosterior, num_unknowns: int) -> Pre
 
 
 def log_lengths(surrogate: BlockPosterior, axes: tuple[Array, ...]) -> Array:
-    """The logarithms of a Gaussian's conditional standard deviations along given axes."""
+    """Return the logarithms of a Gaussian's conditional standard deviations along given axes."""
     turned = map(upper_times, surrogate.roots, axes)
     return -0.5 * jnp.log(jnp.concatenate([jnp.sum(directions**2, axis=0) for directions in turned]))
 
@@ -119,7 +119,7 @@ class Fit(NamedTuple):
 
 
 def fitting_problem(model: Model, prior: PriorCollection, y: Array, row_mask: Array | None) -> Problem:
-    """The problem of the fit: the expected log density with few nodes, without factors at rows of mask 0."""
+    """Return the problem of the fit: the expected log density with few nodes, without factors at rows of mask 0."""
     objective = expected_objective(model, coarse=True)
     problem = Problem(objective, prior, y, model.parameters, row_weights=row_mask)
     return problem.with_coupled_sites() if objective.size > 1 and len(choose_blocks(prior)) == 1 else problem
@@ -128,7 +128,7 @@ def fitting_problem(model: Model, prior: PriorCollection, y: Array, row_mask: Ar
 def fit_surrogate(
     model: Model, prior: PriorCollection, y: Array, row_mask: Array | None, start: Sites | None = None
 ) -> Fit:
-    """The variational Gaussian of ``fitting_problem`` from given sites, by default ``cavi``'s first."""
+    """Return the variational Gaussian of ``fitting_problem`` from given sites, by default ``cavi``'s first."""
     problem = fitting_problem(model, prior, y, row_mask)
     if start is None:
         initial = replace(problem, objective=model.augmentation, coupled=False) if model.is_augmentable else problem
@@ -160,7 +160,7 @@ _optimum_apart = compiled(_optimum, optimise=False, on_one_thread=True)
 
 
 def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
-    """The Gaussian whose factors approximate p(y | f) at given marginals of the latents; usable under ``jit``.
+    """Return the Gaussian whose factors approximate p(y | f) at given marginals of the latents; usable under ``jit``.
 
     h = E[g] + W m, with g the gradient of log p(y | f) and W = -E[dg/df] where that is positive semi-definite.
     Source: Opper and Archambeau 2009.
@@ -170,7 +170,7 @@ def surrogate_of(problem: Problem, marginals: Marginals) -> BlockPosterior:
 
 
 def precisions_of(surrogate: BlockPosterior) -> Array:
-    """The precisions of the data's sites, (n, latents, latents), which the surrogate scales down."""
+    """Return the precisions of the data's sites, (n, latents, latents), which the surrogate scales down."""
     return surrogate.sites.precision / _SHARE
 
 
@@ -200,7 +200,7 @@ class SurrogatePath(Module):
     log_deviation_slope: Float[Array, "d n L"]
 
     def at(self, vector: Float[Array, " d"]) -> Marginals:
-        """Means and covariances of the latents at given hyperparameters."""
+        """Return means and covariances of the latents at given hyperparameters."""
         z = clipped(self.ellipse.standard(vector - self.ellipse.middle))
         factor = jnp.exp(jnp.einsum("d,dil->il", z, self.log_deviation_slope))
         mean = self.mean + jnp.einsum("d,dil->il", z, self.mean_slope)
@@ -224,7 +224,7 @@ class SurrogatePath(Module):
         return self.ellipse.middle + self.ellipse.scale @ z, self.preconditioner.place(z, u)
 
     def log_jacobian(self, standard: Float[Array, " both"]) -> Array:
-        """The log determinant of the map from standard coordinates, up to a constant."""
+        """Return the log determinant of the map from standard coordinates, up to a constant."""
         return self.preconditioner.log_jacobian(standard[: len(self.ellipse.middle)])
 
 
@@ -238,7 +238,7 @@ def constant_path(fit: Fit, vector: Float[Array, " d"], preconditioned: bool) ->
 def linear_path(
     fit: Fit, ellipse: Ellipse, neighbours: Sequence[tuple[Fit, Fit]], preconditioned: bool
 ) -> SurrogatePath:
-    """The fit at the middle of an ellipse, with slopes from fits at middle ± each column of its scale."""
+    """Return the fit at the middle of an ellipse, with slopes from fits at middle ± each column of its scale."""
 
     def slope(of: Callable[[Fit], Array]) -> Array:
         return jnp.stack([(of(up) - of(down)) / 2.0 for up, down in neighbours])

@@ -83,7 +83,7 @@ class SviCheckpoint(EngineCheckpoint):
     def restore(
         self, fingerprint: dict[str, str], like: Ascent, num_steps: int
     ) -> tuple[Ascent, dict[str, float]] | None:
-        """The saved state of a run of so many steps, and the bounds of the starts; None if it has to start again.
+        """Return the saved state of a run of ``num_steps`` steps and the bounds of its starts; None to start again.
 
         ``like`` has the shapes of a state's arrays. Raises ValueError if the saved state belongs to other steps.
         """
@@ -101,7 +101,7 @@ class SviCheckpoint(EngineCheckpoint):
         return None if ascent is None else (ascent, starts)
 
     def save(self, ascent: Ascent, starts: dict[str, float], num_steps: int | None, final: bool) -> None:
-        """Save the state, unless the last save was a moment ago; ``num_steps`` is of all if the last fill no window."""
+        """Save the state, unless the last save is recent; ``num_steps`` is the total if the last fill no window."""
         if num_steps is None:
             self.full = ascent
         if not self.is_due(final):
@@ -152,10 +152,10 @@ class _Run(NamedTuple):
 
 
 def inputs_for_steps(model: Model, run: _Run) -> Inputs:
-    """The inducing inputs of a resolved model.
+    """Return the inducing inputs of a resolved model.
 
     They are chosen with a posterior on up to 20,000 rows, before the first step. The sufficient number depends on the
-    hyperparameters: if these are to be trained, they are first learned from up to 2,000 rows.
+    hyperparameters: if these are trained, they are first learned from up to 2,000 rows.
     """
     sample, objective, seed = run.sample, run.objective, as_seed(run.key)
     if not is_automatic(model):
@@ -227,7 +227,7 @@ def svi(
     callback: Callback | None = None,
     progress: bool | None = None,
 ) -> Approximation | SparseApproximation:
-    """The Gaussian q(f) of ``cavi`` or ``gaussian_vi``, found by natural-gradient steps on batches of rows.
+    """Find the Gaussian q(f) of ``cavi`` or ``gaussian_vi`` by natural-gradient steps on batches of rows.
 
     Parameters
     ----------
@@ -245,26 +245,26 @@ def svi(
     batch_size : int
         Rows per step. Rows are shuffled before every epoch, and an incomplete last batch is dropped.
     class_batch_size : int, optional
-        Latents per step, drawn at random, so that the time and memory of a step do not depend on their total number:
-        for one GP of that size with inducing inputs and a likelihood with one sum over its latents to a negative power,
-        such as LogisticSoftmax, or Softmax with the objective ``"gumbel"``. The bound is looser, see Notes.
+        Latents per step, drawn at random: the time and memory of a step do not depend on their total number. It needs
+        one GP of all latents with inducing inputs, and one sum over its latents to a negative power in the likelihood.
+        Examples are LogisticSoftmax, and Softmax with the objective ``"gumbel"``. The bound is looser, see Notes.
     train_hyperparameters : bool
-        Learn all hyperparameters that are not Fixed as in ``fit``, by a step of Adam on the bound of each batch, from
-        the given values or from start values in the units of the data. The GPs must have ``pgm.Inducing`` as form.
+        Learn all hyperparameters that are not Fixed, as in ``fit``: by a step of Adam on the bound of each batch. They
+        start at the given values or at values in the units of the data. The GPs must have ``pgm.Inducing`` as form.
     train_inducing : bool
         Learn the inducing inputs along with the hyperparameters.
     objective : str
-        The bound, as in ``fit``. ``"expected"`` takes any formula and is tighter: with ``train_hyperparameters`` it
-        gives values that predict better where latents are large. The expected log density is computed with few
-        quadrature nodes, shifted at random for every row of every step so that their error is zero on average. The
-        latents of a datum are independent under q unless a factor of the formula combines them.
+        The bound, as in ``fit``. ``"expected"`` accepts any formula and is tighter. With ``train_hyperparameters`` it
+        learns values that predict better if latents are large. The expected log density is computed with few
+        quadrature nodes. Their random shifts for each row and step make the mean of the error zero. The latents of a
+        datum are independent under q unless a factor of the formula combines them.
         ``"additive_noise"`` is for labels with an error rate, as in ``vi``.
     rate : "robbins-monro", "adaptive" or (float, float)
-        Step sizes: ``"robbins-monro"`` for (t + 1)^-0.7, or (t + 10)^-0.7 unless the objective is ``"augmented"``;
-        delay and power of (t + delay)^-power; or ``"adaptive"``, which was measured to decrease too soon. Steps on all
-        rows at once have size 1, as in CAVI, with the objective ``"augmented"``.
+        Step sizes. ``"robbins-monro"`` is (t + 1)^-0.7, or (t + 10)^-0.7 unless the objective is ``"augmented"``. A
+        pair is the delay and power of (t + delay)^-power. ``"adaptive"`` was measured to decrease too soon. Steps on
+        all rows at once have size 1, as in CAVI, with the objective ``"augmented"``.
     max_epochs : int, optional
-        Maximum passes over the rows; by default 100, or the epochs of 10,000 steps if those are more. A few trial steps
+        Maximum passes over the rows; by default 100, or the epochs of 10,000 steps if these are more. A few trial steps
         from each start value are not counted.
     tolerance : float
         Largest change of the averages of the whitened latents from one window of steps to the next, relative to their
@@ -272,8 +272,8 @@ def svi(
     seed : int or jax.Array
         An int or a JAX key; draws the batches, latents, quadrature shifts, and inducing inputs as in ``cavi``.
     checkpoint : str or path, optional
-        A folder in which the steps are saved as they go: the same call resumes them after an interruption, and gives
-        the result of an uninterrupted run bit for bit; with a larger ``max_epochs`` it continues.
+        A folder in which the steps are saved regularly. After an interruption the same call resumes them, and returns
+        the result of an uninterrupted run bit for bit. With a larger ``max_epochs`` it continues.
     progress : bool, optional
         Whether to show a progress bar, as in ``cavi``.
 
@@ -281,14 +281,14 @@ def svi(
     -------
     Approximation or SparseApproximation
         An Approximation for arrays with the objective ``"augmented"`` or ``"factorised"``. A SparseApproximation, which
-        stores none of the rows, for ``Rows``, for ``class_batch_size`` and for other objectives, whose full steps may
-        lower the bound: if the rows are few enough, ``pgm.gaussian_vi(result.model, X, y)`` gives the marginals and the
-        exact ELBO of ``"expected"``.
+        stores none of the rows, for ``Rows``, for ``class_batch_size`` and for other objectives. Their full steps may
+        lower the bound. For few enough rows ``pgm.gaussian_vi(result.model, X, y)`` returns the marginals and the exact
+        ELBO of ``"expected"``.
 
     Raises
     ------
     ValueError
-        For bad data or options, and for a GP whose form has no factor.
+        For invalid data or options, and for a GP whose form has no factor.
     NoAugmentationError
         For the objective ``"augmented"`` with a likelihood without an augmentation.
     RuntimeError
@@ -298,7 +298,7 @@ def svi(
     -----
     ConvergenceWarning
         If ``max_epochs`` do not reach the tolerance. The result is then q's average over the last window, or over the
-        later half of fewer steps; for arrays after one step on all rows, so that the ELBO is exact.
+        later half of fewer steps. For arrays one step on all rows follows, which makes the ELBO exact.
     FitWarning
         If likelihood parameters are kept fixed, as in ``fit``.
     CorrectionWarning
@@ -306,28 +306,28 @@ def svi(
 
     Notes
     -----
-    Steps on batches converge when the averages of the whitened latents over at least 200 steps (whole epochs if these
-    are short) differ from the previous averages by less than ``tolerance``, relative to their norm and to the share of
-    the distance that the steps cover; or when windows have fewer rows than the data and their bound gains less than its
-    noise. Before that, Adam's learning rate is halved whenever the averages of the hyperparameters change by no more
-    than noise, and training ends when they change by less than a tenth of ``tolerance``, relatively if positive. Then
-    follow steps on all rows, from the last average of q: sweeps of ``cavi`` for arrays, and for ``Rows`` passes whose
-    means are extrapolated. They end when one gains at most 1e-6 of ``tolerance`` in nats per row: only these show that
-    q is at the optimum. There are none with ``class_batch_size``, or with an objective whose full steps may lower the
-    bound, such as ``"expected"``.
+    Averages of the whitened latents are over windows of at least 200 steps, whole epochs if these are short. Steps on
+    batches converge when averages change by less than ``tolerance``. It is relative to their norm and to the share of
+    the distance that the steps cover. They also converge when windows have fewer rows than the data
+    and their bound gains less than its noise. Before, Adam's learning rate is halved whenever the averages of the
+    hyperparameters change by no more than noise. Training ends when they change by less than 0.1 ``tolerance``,
+    relatively if positive. Then follow steps on all rows, from the last average of q: sweeps of ``cavi`` for arrays,
+    and for ``Rows`` passes whose means are extrapolated. They end when one gains at most 1e-6 of ``tolerance`` in nats
+    per row: only these show that q is at the optimum. There are none with ``class_batch_size``, or with an objective
+    whose full steps may lower the bound, such as ``"expected"``.
 
-    With ``class_batch_size``, log S of the sum S over the latents is replaced by its tangent at S0(x), where log S0 is
-    affine in the prior's factor at x and is learned along; S0(x) is at least the part of S of a row's own class. The
-    bound, in expectation over the latents, is below that of the objective by S / S0 - 1 - log(S / S0) per row, times
-    the power. The step size of a latent depends on the number of its own steps; windows and the default of
-    ``max_epochs`` are longer by the number of steps that update each latent once on average.
+    With ``class_batch_size``, the tangent of log S at S0(x) replaces log S of the sum S over the latents. The model of
+    log S0 is learned too, and affine in the prior's factor at x. S0(x) is at least a row's own class's part of S. In
+    expectation over the latents, each row lowers the objective's bound by S / S0 - 1 - log(S / S0), times the power.
+    The step size of a latent depends on the number of its own steps. Windows and the default of ``max_epochs`` are
+    longer by the number of steps that update each latent once on average.
 
-    ``Inducing("auto")`` chooses the number of inducing inputs before the first step, by ``cavi`` on up to 20,000 rows
-    with hyperparameters that ``fit`` learns from up to 2,000.
+    ``Inducing("auto")`` chooses the number of inducing inputs before the first step, by ``cavi`` on up to 20,000 rows.
+    ``fit`` learns the hyperparameters for it from up to 2,000 rows.
 
-    If JAX has several devices (``jax.devices()``), they share the rows of each batch; results do not depend
-    on their number, up to rounding. After ``jax.distributed.initialize`` these are the
-    devices of all processes, each of which makes the same call, reads all rows and has the result.
+    If JAX has several devices (``jax.devices()``), they share the rows of each batch; results do not depend on their
+    number, up to rounding. After ``jax.distributed.initialize`` they are the devices of all processes. Each process
+    makes the same call, reads all rows and has the result.
 
     References
     ----------
@@ -497,8 +497,7 @@ def _learned(model: Model, prior: PriorCollection, inputs: Inputs, run: _Run) ->
     if not outcome.converged:
         warn(
             f"svi did not converge: after {settings.passes} passes the whitened latents still move by more than "
-            f"{settings.tolerance:g} of their size, or values are still learned. Raise max_epochs, batch_size or "
-            "tolerance.",
+            f"{settings.tolerance:g} of their norm, or values still change. Raise max_epochs, batch_size or tolerance.",
             ConvergenceWarning,
         )
     values = [np.asarray(value) for value in problem.values_at(outcome.vector)]
@@ -540,7 +539,7 @@ def _terms(model: Model, prior: PriorCollection, objective: Choice) -> tuple[Obj
     if coupled and not is_affordable(terms, prior):
         raise ValueError(
             f"objective={terms.name!r} in svi, if a factor combines several latents, allows at most {MAX_BLOCK} "
-            f"inducing inputs in all; got {sum(prior.ranks)}. Choose fewer, or objective='augmented'."
+            f"inducing inputs in total; got {sum(prior.ranks)}. Choose fewer, or objective='augmented'."
         )
     return terms, coupled
 

@@ -82,18 +82,18 @@ class Settings(NamedTuple):
         return -(-self.steps // self.window)
 
     def num_steps(self, windows: int) -> int:
-        """Number of steps in ``windows`` windows."""
+        """Return the number of steps in ``windows`` windows."""
         return min(windows * self.window, self.steps)
 
     def max_gain(self, num_rows: int, bound: float) -> float:
-        """Largest gain in nats of a step on all rows at which q counts as converged."""
+        """Return the largest gain in nats of a step on all rows at which q counts as converged."""
         # A fraction of the tolerance for each row, and relative to the bound as in ``cavi``. For separable classes and
         # rare events, which converge slowly, a gain of 1e-7 nats (at the default tolerance) left means at a tenth of a
         # standard deviation from the optimum, 1e-6 at half of one.
         return max(1e-6 * self.tolerance * num_rows, 1e-9 * max(1.0, abs(bound)))
 
     def remaining_epochs(self, windows: int) -> int:
-        """Epochs that remain after ``windows`` windows."""
+        """Return the epochs that remain after ``windows`` windows."""
         return self.passes - -(-self.num_steps(windows) // self.batches)
 
 
@@ -135,11 +135,11 @@ def make_settings(
     exact: bool,
     window_steps: int = 200,
 ) -> Settings:
-    """The settings for ``num_rows`` rows of ``width`` numbers each.
+    """Return the settings for ``num_rows`` rows of ``width`` numbers each.
 
-    A window is an epoch of at most ``window_steps`` steps or, if hyperparameters are trained, that many steps; with
-    latent subsampling, as many as update each latent that often. ``exact`` steps on all rows have no noise: each block
-    of q gets its optimum.
+    A window is an epoch of at most ``window_steps`` steps; if hyperparameters are trained, it has ``window_steps``.
+    With latent subsampling, its steps update each latent that often. ``exact`` steps on all rows have no noise: each
+    block of q gets its optimum.
     """
     size = min(batch_size, num_rows)
     count = num_rows // size
@@ -196,7 +196,7 @@ def advance(
 def initial_ascent(
     problem: StochasticProblem, sample: Data, stream: Stream, settings: Settings
 ) -> tuple[Ascent, dict[str, float]]:
-    """The initial state, after a few trial steps from the best start if values are trained, and the starts' bounds."""
+    """Return the initial state, after trial steps from the best start if values are trained, and the starts' bounds."""
     rows = DataBatch.of(next(stream(0)))
     first = rows.first(_RATE_BATCHES)
 
@@ -229,7 +229,7 @@ def initial_ascent(
 
 
 def structure(problem: StochasticProblem, stream: Stream, settings: Settings) -> Ascent:
-    """An Ascent after windows, with shapes in place of arrays, without computation."""
+    """Return an Ascent after windows, with shapes instead of arrays, without computation."""
     rows = DataBatch.of(next(stream(0)))
     first = _first.shapes(problem, as_array(problem.start()), rows.first(_RATE_BATCHES))
     state, window = advance.shapes(problem, first, rows, settings.rates, 0, settings.window)
@@ -284,7 +284,7 @@ def _advanced(
 
 
 def last_window(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
-    """The last steps, which fill no window: averaged with the previous pool, or else over their later half."""
+    """Make the last steps, which fill no window: averaged with the previous pool, or else over their later half."""
     count = settings.steps - len(ascent.trace) * settings.window
     half = count // 2 if ascent.window is None else 0
     if half:
@@ -297,7 +297,7 @@ def last_window(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, set
 
 
 def next_window(problem: StochasticProblem, ascent: Ascent, rows: DataBatch, settings: Settings) -> Ascent:
-    """A full window, after which Adam's learning rate may fall, and without training q may have converged."""
+    """Make the steps of a full window; then Adam's learning rate may fall, or q converge without training."""
     state, window = _advanced(problem, ascent, rows, settings, 0, settings.window)
     trace, windows_at_rate = np.append(ascent.trace, float(window.bound)), ascent.windows_at_rate + 1
     learning, before, pooled = ascent.learning, ascent.window, 1
@@ -349,7 +349,7 @@ def _reduced_rate(
 
 
 def is_flat(bounds: np.ndarray) -> bool:
-    """Whether the last third of the bounds exceeds the previous third by at most its standard error."""
+    """Return whether the last third of the bounds exceeds the previous third by at most its standard error."""
     third = len(bounds) // 3
     if third < 2:
         return False
@@ -369,7 +369,7 @@ class Source(NamedTuple):
 
 
 def paired(X: Any, y: Any) -> tuple[Any, Any]:
-    """X and y, which may be passed as a pair. Raises ValueError if y is missing."""
+    """Return X and y, which may be passed as a pair. Raises ValueError if y is missing."""
     if y is not None or isinstance(X, Rows):
         return X, y
     if isinstance(X, tuple) and len(X) == 2:
@@ -417,7 +417,7 @@ def source_of(
     objective: Objective,
     seed: int,
 ) -> tuple[Model, Data, Source]:
-    """The model, the checked data or a sample of the rows, and the source of batches."""
+    """Return the model, the checked data or a sample of the rows, and the source of batches."""
     if isinstance(X, Rows):
         check_missing(missing)
         if missing != "raise":
@@ -460,7 +460,7 @@ def source_of(
 
 
 def shuffled(source: Source, settings: Settings, key: RandomKey) -> Stream:
-    """Stacks of batches, one per window, in a new order every epoch; one batch if it has all rows."""
+    """Return stacks of batches, one per window, in a new order every epoch; one batch if it has all rows."""
     seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
 
     def stream(first: int) -> Iterator[Block]:

@@ -49,19 +49,19 @@ class NaturalParameters(NamedTuple):
 
 
 def to_moments(naturals: NaturalParameters) -> tuple[Float[Array, "D D"], Float[Array, " D"]]:
-    """The root of P, and E v."""
+    """Return the root of P, and E v."""
     root = root_of_one_plus(naturals.precision)
     return root, cho_solve((root, True), naturals.potential)
 
 
 def divergence_of(root: Float[Array, "D D"], centre: Float[Array, " D"]) -> Float[Array, ""]:
-    """KL(q || prior) of whitened coordinates with mean ``centre`` and a precision with this root."""
+    """Return KL(q || prior) of whitened coordinates with mean ``centre`` and a precision with this root."""
     spread = jnp.sum(solve_triangular(root, jnp.eye(len(root)), lower=True) ** 2)
     return 0.5 * (spread + centre @ centre - len(root)) + jnp.sum(jnp.log(jnp.diagonal(root)))
 
 
 def divergence_between(one: NaturalParameters, other: NaturalParameters) -> Float[Array, ""]:
-    """KL(one || other)."""
+    """Return KL(one || other)."""
     (root, centre), (its_root, its_centre) = to_moments(one), to_moments(other)
     spread = jnp.sum(solve_triangular(root, its_root, lower=True) ** 2)
     moved = its_root.T @ (its_centre - centre)
@@ -70,7 +70,7 @@ def divergence_between(one: NaturalParameters, other: NaturalParameters) -> Floa
 
 
 def natural_step(now: NaturalParameters, toward: NaturalParameters, rate: Array) -> NaturalParameters:
-    """q plus ``rate`` times ``toward``, the natural gradient: the target minus q."""
+    """Return q plus ``rate`` times ``toward``, the natural gradient: the target minus q."""
     return NaturalParameters(now.precision + rate * toward.precision, now.potential + rate * toward.potential)
 
 
@@ -107,13 +107,13 @@ class Rates(NamedTuple):
     learning: Float[Array, ""]
 
     def length(self, num_steps: Array) -> Array:
-        """The size of the next step of q after ``num_steps`` steps, unless adaptive."""
+        """Return the size of the next step of q after ``num_steps`` steps, unless adaptive."""
         # At least twice Adam's learning rate, so that q keeps up with hyperparameters.
         return jnp.maximum((num_steps + self.delay) ** -self.power, 2.0 * self.learning)
 
 
 def adapt(averages: GradientStatistics, gradient: PyTree[Array]) -> tuple[Array, GradientStatistics]:
-    """The rate of least expected distance to the optimum, and new averages (Ranganath et al. 2013, algorithm 1)."""
+    """Return the rate of least expected distance to the optimum, and averages (Ranganath et al. 2013, algorithm 1)."""
     share = 1.0 / averages.memory
     mean = jax.tree.map(lambda old, new: (1.0 - share) * old + share * new, averages.gradient, gradient)
     square = (1.0 - share) * averages.square + share * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient))
@@ -139,15 +139,15 @@ class DataBatch(NamedTuple):
 
     @classmethod
     def of(cls, block: Block) -> "DataBatch":
-        """Stacked batches as JAX arrays."""
+        """Return stacked batches as JAX arrays."""
         return cls(*map(as_array, block))
 
     def number(self, index: Array | int) -> "DataBatch":
-        """One of the batches; after the last comes the first."""
+        """Return one of the batches; after the last comes the first."""
         return jax.tree.map(lambda part: part[index % len(part)], self)
 
     def first(self, count: int) -> "DataBatch":
-        """The first of the batches."""
+        """Return the first of the batches."""
         return jax.tree.map(lambda part: part[:count], self)
 
 
@@ -179,14 +179,14 @@ def require_same_inputs(description: str) -> None:
     if len(others):
         raise ValueError(
             f"svi: the model, rows, options, inducing inputs or checkpoint of process {others[0]} differ from those of "
-            "process 0. Give all processes the same, run them on machines of the same kind, and use a checkpoint "
+            "process 0. Give all processes the same arguments, machines of the same kind, and a checkpoint "
             "folder that all can read."
         )
 
 
 @contextmanager
 def explain_lost_process() -> Iterator[None]:
-    """A context in which an error of JAX is explained: if processes share rows, another one may have caused it."""
+    """Explain an error of JAX in this context: if processes share rows, another process may have caused it."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -291,25 +291,25 @@ class StochasticProblem(Module):
         return bool(self.parameters.leaf_indices) or self.inputs_move
 
     def start(self, model: Model | None = None) -> np.ndarray:
-        """The initial parameter vector, with the values of ``model`` or of the problem's own."""
+        """Return the initial parameter vector, with the values of ``model`` or of the problem's own."""
         parameters = self.parameters if model is None else trainable(model)
         moved = [np.ravel(Z) for Z in self.inputs] if self.inputs_move else []
         return np.concatenate([parameters.start(), *moved])
 
     def model_at(self, vector: Float[Array, " values"]) -> Model:
-        """The model without priors at a vector."""
+        """Return the model without priors at a vector."""
         return self.parameters.apply(self.model, self._values(vector))
 
     def values_at(self, vector: Float[Array, " values"]) -> list[Array]:
-        """The constrained values of a vector."""
+        """Return the constrained values of a vector."""
         return self.parameters.constrain(self._values(vector))
 
     def log_prior_at(self, vector: Float[Array, " values"]) -> Array:
-        """The log prior density of the unconstrained values of a vector."""
+        """Return the log prior density of the unconstrained values of a vector."""
         return self.parameters.log_prior_unconstrained(self._values(vector))
 
     def inputs_at(self, vector: Float[Array, " values"]) -> tuple[Array, ...]:
-        """The inducing inputs of a vector."""
+        """Return the inducing inputs of a vector."""
         if not self.inputs_move:
             return self.inputs
         ends = np.cumsum([len(self.parameters.gps), *(Z.size for Z in self.inputs)])
@@ -326,14 +326,14 @@ class StochasticProblem(Module):
         return (tuple(range(self.objective.num_latents)),) if self.coupled else separate_blocks(self.objective)
 
     def prior_at(self, vector: Float[Array, " values"], X: Float[Array, "b d"]) -> PriorCollection:
-        """The prior at rows X, at an unconstrained vector."""
+        """Return the prior at rows X, at an unconstrained vector."""
         pairs = zip(self.model_at(vector).gps, self.inputs_at(vector), strict=True)
         return PriorCollection(
             tuple(inducing_by_root(gp.kernel, as_array(gp.mean.value), X, Z, gp.size) for gp, Z in pairs)
         )
 
     def batch(self, vector: Float[Array, " values"], rows: DataBatch) -> Batch:
-        """The minibatch of rows."""
+        """Return the minibatch of rows."""
         parameters = self.model_at(vector).parameters
         prior = self.prior_at(vector, rows.X) if self.learns else self.prior
         factors, residuals = list[Any](), list[Any]()
@@ -345,7 +345,7 @@ class StochasticProblem(Module):
         return Batch(problem, factors, residuals, self.num_rows / len(rows.y))
 
     def moments(self, batch: Batch, naturals: Sequence[NaturalParameters]) -> Moments:
-        """The moments of a batch under q."""
+        """Return the moments of a batch under q."""
         if all(len(block) == 1 for block in self.blocks):
             return self._independent_moments(batch, naturals)
         num_rows, size, centres, divergence = len(batch.problem.y), len(batch.factors), [], jnp.zeros(())
@@ -382,7 +382,7 @@ class StochasticProblem(Module):
         return Moments(mean, variance, jnp.concatenate(centres), sum(divergences, jnp.zeros(())))
 
     def inducing_loss(self, batch: Batch, moments: Moments) -> Float[Array, "2"]:
-        """The loss Σ w residual / 2 of the bound for all rows, and the mean share of the predictors' variance."""
+        """Return the loss Σ w residual / 2 of the bound for all rows, and the mean share of predictors' variance."""
         problem, residual = batch.problem, jnp.stack(batch.residuals, axis=1)
         if (Phi := problem.mixing()) is not None:
             residual = push_values(Phi**2, residual)
@@ -391,11 +391,11 @@ class StochasticProblem(Module):
         return jnp.stack([batch.scale * jnp.sum(0.5 * w * residual), jnp.mean(share)])
 
     def targets(self, batch: Batch, mean: Float[Array, "b p"], variance: Spread) -> tuple[NaturalParameters, ...]:
-        """The optimal q given the marginals of a batch's predictors, weighted to represent all rows."""
+        """Return the optimal q given the marginals of a batch's predictors, weighted to represent all rows."""
         return self.natural_target(batch, batch.problem.sites(mean, variance))
 
     def natural_target(self, batch: Batch, sites: Sites) -> tuple[NaturalParameters, ...]:
-        """The q of sites on the predictors of a batch, weighted to represent all rows."""
+        """Return the q of sites on the predictors of a batch, weighted to represent all rows."""
         Phi, A, scale, targets = batch.problem.mixing(), batch.factors, batch.scale, []
         h, w = (sites.potential, jax.vmap(jnp.diag)(sites.precision)) if Phi is None else pull_sites(Phi, sites)
         h = h - w @ batch.means
@@ -429,7 +429,7 @@ def _by_latent(function: Callable[[int, Tree], R], batch: Batch, values: Sequenc
 
 
 def first_state(problem: StochasticProblem, vector: Array, rows: DataBatch) -> SviState:
-    """The initial state, as that of ``CoordinateAscent.init``, from the first batch; adaptive averages over all."""
+    """Return the initial state, as ``CoordinateAscent.init``, from the first batch; adaptive averages are over all."""
     batch = problem.batch(vector, rows.number(0))
     mean = jnp.broadcast_to(batch.means, (len(batch.problem.y), len(batch.factors)))
     pairs = zip(batch.factors, batch.residuals, strict=True)
@@ -458,7 +458,7 @@ def first_state(problem: StochasticProblem, vector: Array, rows: DataBatch) -> S
 
 
 def block_indices(problem: StochasticProblem, index: int) -> list[int]:
-    """Indices of the blocks of latents that a block of the objective updates."""
+    """Return indices of the blocks of latents that a block of the objective updates."""
     latents = problem.objective.latents_of(problem.objective.blocks[index])
     return [number for number, block in enumerate(problem.blocks) if set(block) <= set(latents)]
 
@@ -521,7 +521,7 @@ def _ascent(
 
 
 def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Rates) -> tuple[SviState, StepInfo]:
-    """A natural-gradient step of each block of the objective on some rows, and a step of Adam.
+    """Make a natural-gradient step of each block of the objective on some rows, and a step of Adam.
 
     Both start from the same state, so that the prior and q are factorised once. A step of size 1 on all rows is a sweep
     of CAVI.
@@ -566,7 +566,7 @@ def step(problem: StochasticProblem, state: SviState, rows: DataBatch, rates: Ra
 def posterior(
     problem: StochasticProblem, naturals: Sequence[NaturalParameters], vector: Array, X: Float[Array, "1 d"]
 ) -> Posterior:
-    """q as a posterior without data, for groups with inducing inputs; ``X`` is any input."""
+    """Return q as a posterior without data, for groups with inducing inputs; ``X`` is any input."""
     prior = (_prior_at(problem, vector, X) if problem.learns else problem.prior).resized(0)
     h = jnp.zeros((0, problem.objective.num_latents))
     if problem.objective.predictors is not None:

@@ -54,11 +54,11 @@ from pgmodels.runtime.precision import DoublePrecision, as_array, double_precisi
 
 
 class Window(NamedTuple):
-    """How many old times are optimised again: ``least``, or ``per_row`` for each new row if these are more.
+    """Number of old times that are optimised again: ``least``, or ``per_row`` for each new row if these are more.
 
-    They are ``growth`` times as many until the marginals of their first quarter move by less than ``moved`` deviations,
-    as those of a run to the default tolerance do by themselves. If they are more than ``most``, iterations go over all
-    rows.
+    The number grows by the factor ``growth`` until the marginals of the first quarter move by less than ``moved``
+    deviations. A run to the default tolerance has marginals of this accuracy. With more than ``most``, iterations use
+    all rows.
     """
 
     least: int = 1000
@@ -80,10 +80,10 @@ def append(
     progress: bool | None,
     window: Window = _WINDOW,
 ) -> Approximation | None:
-    """The result for ``data``, whose rows after those of ``q`` are later than all of these.
+    """Return the result for ``data``, the rows of ``q`` followed by later rows.
 
-    None if they are not, if latents are not independent Markov processes, with few rows, or if new rows change old
-    ones too far back.
+    None if latents are not independent Markov processes, or with few rows. None too if the new rows are not
+    later, or change old rows too far back.
     """
     prior, num_columns = q.posterior.prior, q.X.shape[1]
     chains = chain_groups(prior)
@@ -253,13 +253,13 @@ def update(
     tolerance: float = 1e-9,
     progress: bool | None = None,
 ) -> Approximation | CorrectedApproximation:
-    """The posterior given the data of a result and new rows, with hyperparameters fixed at those of the result.
+    """Return the posterior given a result's data and new rows, with the result's hyperparameters.
 
-    The optimum of the same objective on all rows, from the result's: new rows change the Gaussian factors of the old
-    ones too, unless the likelihood is Gaussian, where one sweep is exact. Each iteration costs as much as those of
-    ``cavi`` on all rows, but for Markov processes with more than 16,000 rows, where new ones that are later than all
-    others leave old rows as they are that they move by less than 1e-4 posterior deviations in each update. A corrected
-    result is corrected again, at all rows.
+    It is the optimum of the same objective on all rows, found from the result. New rows change the Gaussian factors of
+    the old rows too, unless the likelihood is Gaussian; then one sweep is exact. Each iteration costs as much as an
+    iteration of ``cavi`` on all rows. It costs less for Markov processes with more than 16,000 rows if the new rows are
+    later than all old rows. An update then leaves old rows unchanged that would move by less than 1e-4 posterior
+    deviations. A corrected result is corrected again, at all rows.
 
     Parameters
     ----------
@@ -307,8 +307,8 @@ def update(
     """
     if not isinstance(result, GaussianResult):
         raise ValueError(
-            f"result must be that of cavi, gaussian_vi, vi, fit or svi; got {name_type(result)}. Run the engine on all "
-            "rows instead."
+            f"result must be a result of cavi, gaussian_vi, vi, fit or svi; got {name_type(result)}. Run the engine on "
+            "all rows instead."
         )
     check_whole_number(max_iterations, "max_iterations", 1)
     check_between(tolerance, "tolerance", 0.0, math.inf)
@@ -398,10 +398,10 @@ def _predict_sets(family: ProblemFamily, sets: _Sets, sites: Sites, X_new: Float
 
 
 class BatchResult(DoublePrecision, Sequence[Approximation]):
-    """The results of many data sets, which ``result[k]`` or a loop makes, with the warnings of the engine.
+    """The results of many data sets; ``result[k]`` or a loop creates them, with the warnings of the engine.
 
-    ``elbo`` and ``converged`` are (sets,), ``mean`` and ``variance`` (sets, n, latents) the marginals of the latents at
-    the rows, NaN where they are masked.
+    ``elbo`` and ``converged`` are (sets,). ``mean`` and ``variance`` (sets, n, latents) are the marginals of the
+    latents at the rows, NaN in masked rows.
     """
 
     def __init__(
@@ -440,12 +440,12 @@ class BatchResult(DoublePrecision, Sequence[Approximation]):
         return finish(self._name, learned.with_values(values), data, self._family.objective, ascent, self._tolerance)
 
     def predict_latent(self, X_new: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances of the latents at new inputs, (sets, m, latents) each.
+        """Return means and variances of the latents at new inputs, (sets, m, latents) each.
 
         Parameters
         ----------
         X_new : array_like, shape (m, d) or (sets, m, d)
-            New inputs of all sets, or of each.
+            New inputs, the same for all sets or for each set.
         """
         shape = self._sets.X.shape
         X = as_numbers(X_new, "X_new")
@@ -467,7 +467,7 @@ class Batch(DoublePrecision):
         self, X: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None, *, max_iterations: int = 1000,
         tolerance: float = 1e-9,
     ) -> BatchResult:  # fmt: skip
-        """``pgm.cavi`` of each data set.
+        """Run ``pgm.cavi`` on each data set.
 
         Parameters
         ----------
@@ -476,9 +476,9 @@ class Batch(DoublePrecision):
         y : array_like, shape (sets, n) or (sets, n, columns)
             Observations.
         mask : array_like of bool, shape (sets, n), optional
-            The rows of each set: others are left out, where X and y may be anything.
+            The rows of each set. Rows with False are left out, and may have any X and y.
         max_iterations, tolerance
-            As of ``cavi``.
+            As in ``pgm.cavi``.
 
         Returns
         -------
@@ -498,7 +498,7 @@ class Batch(DoublePrecision):
         self, X: ArrayLike, y: ArrayLike, mask: ArrayLike | None = None, *, max_iterations: int = 1000,
         tolerance: float = 1e-9,
     ) -> BatchResult:  # fmt: skip
-        """``pgm.gaussian_vi`` of each data set; parameters and result as of ``cavi``."""
+        """Run ``pgm.gaussian_vi`` on each data set; parameters and result are as in ``cavi``."""
         return self._run("gaussian_vi", "expected", X, y, mask, max_iterations, tolerance)
 
     def _run(
@@ -547,7 +547,7 @@ class Batch(DoublePrecision):
         unknown = [name for name in self.values if name not in names]
         if unknown:
             raise ValueError(
-                f"batch: {unknown[0]} is no parameter of the model, which has {', '.join(names)}. Name one of these."
+                f"batch: the model has no parameter {unknown[0]}, but {', '.join(names)}. Name one of these."
             )
         pairs = zip(names, ParameterVector(model, lambda _: True).parameters, strict=True)
         named = {id(p) for name, p in pairs if name in self.values}
@@ -567,7 +567,7 @@ class Batch(DoublePrecision):
 
 
 def batch(model: Model, **values: ArrayLike) -> Batch:
-    """Engines for many small data sets at once, by one compiled program that loops over them.
+    """Return engines for many small data sets at once: one compiled program loops over them.
 
     Parameters
     ----------
@@ -579,7 +579,7 @@ def batch(model: Model, **values: ArrayLike) -> Batch:
     Returns
     -------
     Batch
-        With the methods ``cavi`` and ``gaussian_vi``.
+        An object with the methods ``cavi`` and ``gaussian_vi``.
 
     Raises
     ------

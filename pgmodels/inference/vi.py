@@ -53,11 +53,11 @@ from pgmodels.runtime.seeds import Seed, as_seed
 
 @double_precision
 def variance_ratio(approximation: Approximation) -> np.ndarray:
-    """The ratios of a result's variances of the latents at the data to estimates of the posterior's, (n, latents).
+    """Return the ratios of q's variances of the latents at the data to estimates of the posterior's, (n, latents).
 
     At the optimum of a bound with auxiliary variables, the sites' precisions are the means W of these variables. Their
-    dependence on f lowers the curvature of the bound in f's mean, -B_mm at q's variances, below W. Conditioning on that
-    curvature instead of W is linear response without the terms of the variances (math: section 5b): on most of 20
+    dependence on f lowers the curvature of the bound in f's mean, -B_mm at q's variances, below W. Conditioning on this
+    curvature instead of W is linear response without the terms of the variances (math: section 5b). On most of 20
     models the ratios were within 2 % of the ratios of ``correct``. Predictors of a datum are treated separately: with
     several, the ratios are too large, up to five times if all rows share three latents. 1 without auxiliary variables.
     """
@@ -128,7 +128,7 @@ def warn_narrow(engine: str, approximation: GaussianResult) -> None:
 
 
 class MeanFieldWarning(PgmodelsWarning):
-    """Latents of a datum are independent under q, because jointly they are too large to factorise."""
+    """Latents of a datum are independent under q, because their joint covariance is too large to factorise."""
 
 
 @double_precision
@@ -148,7 +148,7 @@ def vi(
     callback: Callback | None = None,
     progress: bool | None = None,
 ) -> Approximation:
-    """The Gaussian q(f) that maximises an objective, with hyperparameters fixed at their values.
+    """Return the Gaussian q(f) that maximises an objective, with hyperparameters fixed at their values.
 
     Parameters
     ----------
@@ -159,21 +159,20 @@ def vi(
     y : array_like, shape (n,) or (n, columns)
         Observations, in the units of the likelihood.
     objective : {"augmented", "expected", "mean_field", "factorised", "additive_noise", "gumbel", "taylor"} or Objective
-        ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``,
-        ``"mean_field"`` the same with the latents of a datum independent under q, much faster with several classes, and
-        an instance of a subclass of ``pgm.Objective`` is a user-defined objective. Published ones are
+        ``"augmented"`` is the bound of ``cavi``, ``"expected"`` the expected log density of ``gaussian_vi``. With
+        ``"mean_field"``, much faster with several classes, the latents of a datum are also independent under q. An
+        instance of a subclass of ``pgm.Objective`` is a user-defined objective. Published objectives are
 
         - ``"factorised"``, looser than ``"augmented"``: Gamma and Poisson variables are independent under q, for
           likelihoods such as LogisticSoftmax (Galy-Fajou et al. 2019, section 4.1);
         - ``"additive_noise"``, the expected log density given the latents plus noise, in closed form or by one
-          integral, for formulas that are affine in one ``pgm.step(z)``, ``pgm.normal_cdf(z)`` or
+          integral. It needs a formula that is affine in one ``pgm.step(z)``, ``pgm.normal_cdf(z)`` or
           ``pgm.largest(f, y, noise)``; latents are independent under q (Liu et al. 2019, equations 5 to 19);
         - ``"gumbel"``, a bound of a softmax whose ELBO is concave; latents are independent under q (Liu et al. 2019,
           equations 20 to 26);
-        - ``"taylor"``, the expansion of a log density without kinks to second order about q's mean (Izmailov and
-          Kropotov 2017, section 4.2): the mode of the posterior with the curvature there, and Laplace's evidence, which
-          is no bound, in place of the ELBO. ``fit`` takes it with ``scheme="alternating"``; ``svi`` and ``correct`` do
-          not.
+        - ``"taylor"``, the second-order expansion of a log density without kinks about q's mean (Izmailov and Kropotov
+          2017, section 4.2). Its Gaussian is at the posterior mode, with the curvature there. Laplace's evidence, no
+          bound, replaces the ELBO. ``fit`` needs ``scheme="alternating"`` for it; ``svi`` and ``correct`` refuse it.
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
     missing : {"raise", "drop", "predict"}
@@ -200,10 +199,10 @@ def vi(
     Raises
     ------
     ValueError
-        For bad data or options, an objective for another number of latents or another form of the formula, or an ELBO
-        that is not finite.
+        For invalid data or options, or an ELBO that is not finite. For an objective for another number of latents or
+        another form of the formula.
     NoAugmentationError
-        For ``"augmented"`` or ``"factorised"`` and a likelihood without an augmentation.
+        For ``"augmented"`` or ``"factorised"`` with a likelihood without an augmentation.
 
     Warns
     -----
@@ -212,8 +211,8 @@ def vi(
 
     Notes
     -----
-    Objectives whose full steps never lower the ELBO (``is_monotone``) are maximised by coordinate ascent, others by
-    natural-gradient steps of backtracked length.
+    Coordinate ascent maximises objectives whose full steps never lower the ELBO (``is_monotone``). Natural-gradient
+    steps of backtracked length maximise all other objectives.
 
     References
     ----------
@@ -250,10 +249,10 @@ def cavi(
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> Approximation:
-    """The Gaussian q(f) that maximises the augmented ELBO, with hyperparameters fixed at their values.
+    """Return the Gaussian q(f) that maximises the augmented ELBO, with hyperparameters fixed at their values.
 
-    Coordinate ascent over the sites with Anderson acceleration; the ELBO never falls. With inducing inputs each sweep
-    first optimises the mean given the variances (see ``pgmodels.inference.cavi``).
+    It uses coordinate ascent over the sites, with Anderson acceleration; the ELBO never falls. With inducing inputs
+    each sweep first optimises the mean given the variances (see ``pgmodels.inference.cavi``).
 
     Parameters
     ----------
@@ -266,17 +265,17 @@ def cavi(
     weights : array_like, shape (n,), optional
         Powers of the rows' likelihoods: weight 2 duplicates a row, weight 0 leaves it out.
     missing : {"raise", "drop", "predict"}
-        What becomes of rows without y, NaN or None: an error; left out, with a DataWarning; or left out and kept in
-        ``.missing`` of the result, whose ``predict_missing`` has their predictive distribution.
+        What becomes of rows without y, NaN or None. "raise" is an error; "drop" leaves them out, with a DataWarning.
+        "predict" keeps them in ``.missing`` of the result; ``predict_missing`` has their predictive distribution.
     max_iterations : int
         Maximum number of sweeps.
     tolerance : float
         Relative change of the ELBO in one sweep below which the iteration has converged.
     start : Approximation or CorrectedApproximation, optional
-        A result of ``vi``, ``cavi``, ``gaussian_vi``, ``fit`` or ``svi`` to start from, at other hyperparameters, for
-        other y, or for the first rows of X: the optimum is the same, in fewer iterations the closer the result is.
+        A result of ``vi``, ``cavi``, ``gaussian_vi``, ``fit`` or ``svi`` to start from. It may have other
+        hyperparameters, other y, or only the first rows of X. The optimum is the same; a close result saves iterations.
     seed : int or jax.Array
-        An int or a JAX key; draws inducing inputs where ``pgm.Inducing`` chooses them at random or by k-means.
+        An int or a JAX key; draws inducing inputs if ``pgm.Inducing`` chooses them at random or by k-means.
     progress : bool, optional
         Whether to show a progress bar; by default in a terminal or a notebook.
 
@@ -288,7 +287,7 @@ def cavi(
     Raises
     ------
     ValueError
-        For bad data or options, or an ELBO that is not finite.
+        For invalid data or options, or an ELBO that is not finite.
     NoAugmentationError
         For a likelihood without an augmentation; ``gaussian_vi`` needs none.
 
@@ -338,10 +337,10 @@ def gaussian_vi(
     seed: Seed = 0,
     progress: bool | None = None,
 ) -> Approximation:
-    """The Gaussian closest to the posterior in KL(q ‖ p), with hyperparameters fixed; any formula.
+    """Return the Gaussian closest to the posterior in KL(q ‖ p), with hyperparameters fixed; any formula.
 
-    Natural-gradient steps on the expected log density, computed by quadrature (math: section 6). The ELBO never falls,
-    and at the optimum it is above that of ``cavi``, which provides the start if the formula has an augmentation.
+    It makes natural-gradient steps on the expected log density, computed by quadrature (math: section 6). The ELBO
+    never falls. At the optimum it is above the ELBO of ``cavi``, the start if the formula has an augmentation.
 
     Parameters
     ----------
@@ -379,10 +378,10 @@ def gaussian_vi(
     Warns
     -----
     ConvergenceWarning
-        If ``max_iterations`` steps do not reach the tolerance, or if no step raises the ELBO although the sites are not
-        optimal: precisions of independent latents that are no Markov processes are clipped at zero.
+        If ``max_iterations`` steps do not reach the tolerance, or no step raises the ELBO although the sites are not
+        optimal. The reason is that precisions of independent latents that are no Markov processes are clipped at zero.
     MeanFieldWarning
-        If the latents of a datum are independent under q because they have more than 3,200 coordinates in total; up to
+        If the latents of a datum are independent under q because they have more than 3,200 coordinates in total. Up to
         that size they are correlated.
     InducingWarning, PrecisionWarning
         As in ``cavi``.
@@ -428,7 +427,7 @@ def _vi(
 
 
 def start_sites(start: Approximation | CorrectedApproximation, model: Model, data: Data, objective: Objective) -> Sites:
-    """The sites of the rows of a result to start from; ValueError if it is not of the first rows and the formula."""
+    """Return the sites of a result's rows to start from; ValueError for a result of other rows or another formula."""
     if not isinstance(start, GaussianResult):
         raise ValueError(
             f"start must be a result of vi, cavi, gaussian_vi, fit or svi at its data; got {shorten(start)}. Give such "
@@ -443,8 +442,8 @@ def start_sites(start: Approximation | CorrectedApproximation, model: Model, dat
         )
     if not np.array_equal(start.X, data.X[: len(start.X)]):
         raise ValueError(
-            f"start must be a result whose rows are the first rows of X; got one of {len(start.X)} rows, and X has "
-            f"{len(data.X)} that begin otherwise. Put the rows of the result first, or leave start out."
+            f"start must be a result whose rows are the first rows of X; got a result of {len(start.X)} rows, which "
+            f"are not the first of the {len(data.X)} rows of X. Put its rows first, or leave start out."
         )
     sites = sites_of(start.uncorrected, objective)
     if sites.coupled and start.objective != objective.name:
@@ -453,7 +452,7 @@ def start_sites(start: Approximation | CorrectedApproximation, model: Model, dat
 
 
 def sites_of(q: Approximation, objective: Objective) -> Sites:
-    """The sites of a result's rows: on predictors those at q's marginals, since q has theirs on the latents."""
+    """Return the sites of a result's rows: on predictors those at q's marginals, since q has theirs on the latents."""
     if objective.predictors is None:
         return q.sites
     problem = variational_problem(q.model, q.data, objective, q.posterior.prior)
@@ -480,7 +479,7 @@ def converge(
     callback: Callback | None = None,
     start_time: float | None = None,
 ) -> Approximation:
-    """Iterate to the tolerance from a state, from sites of the first rows, or from where the engine starts."""
+    """Iterate to the tolerance from a state, from sites of the first rows, or from the engine's start."""
     start_time = time.perf_counter() if start_time is None else start_time
     problem = _problem_for(start, model, data, objective, model.prior(data.X))
     warn_independent(name, problem)
@@ -510,7 +509,7 @@ def _first_state(model: Model, data: Data, problem: Problem, start: VariationalS
 
 
 def continued(problem: Problem, state: VariationalState | Sites) -> Any:
-    """A state to continue from: a state of full steps unchanged, a state of backtracked steps by its sites."""
+    """Return a state to continue from: a state of full steps unchanged, a state of backtracked steps by its sites."""
     if isinstance(state, Sites):
         extended = state_from(problem, pad_sites(state, len(problem.y)))
         return _restart(problem, extended.mean, extended.variance) if problem.objective.is_monotone else extended
@@ -520,7 +519,7 @@ def continued(problem: Problem, state: VariationalState | Sites) -> Any:
 def finish(
     name: str, model: Model, data: Data, objective: Objective, ascent: Ascent, tolerance: float
 ) -> Approximation:
-    """The result of a loop with the prior's traced form; continued if another form or coupled sites improve it."""
+    """Return the result of a loop with the prior's traced form; continue if another form or coupled sites improve."""
     start_time = time.perf_counter()
     problem = variational_problem(model, data, objective, model.prior(data.X))
     sites = ascent.state.sites
@@ -541,11 +540,11 @@ def _may_couple(problem: Problem) -> bool:
 
 
 def warn_independent(name: str, problem: Problem) -> None:
-    """Warn where the sites of a datum with several predictors are not coupled."""
+    """Warn if the sites of a datum with several predictors are not coupled."""
     if couples(problem.objective) and not problem.coupled:
         warn(
-            f"{name} treats the latents of a datum as independent: together they have more than {MAX_BLOCK} "
-            "coordinates, or a prior without a factor. Their posterior correlations are lost.",
+            f"{name} treats the latents of a datum as independent, which loses their posterior correlations: together "
+            f"they have more than {MAX_BLOCK} coordinates, or a prior without a factor.",
             MeanFieldWarning,
         )
 
@@ -559,7 +558,7 @@ def optimise(
     progress: bool | None = False,
     callback: Callback | None = None,
 ) -> tuple[Problem, Ascent]:
-    """Maximise to the tolerance; where clipped precisions hinder, go on with coupled sites, which are not clipped."""
+    """Maximise to the tolerance; if clipped precisions hinder, continue with coupled sites, which are not clipped."""
     step, start_time = engine_of(problem.objective).step, time.perf_counter()
 
     def ascend(problem: Problem, state: VariationalState, tolerance: float, before: np.ndarray | None = None) -> Ascent:
@@ -580,7 +579,7 @@ def optimise(
 
 
 def checked(name: str, problem: Problem, ascent: Ascent) -> Ascent:
-    """The ascent; raises and warns as engines do if it failed, did not converge or is not accurate."""
+    """Return the ascent; raise ValueError if it failed, and warn if it did not converge or is not accurate."""
     if not np.isfinite(ascent.trace[-1]):
         raise ValueError(
             f"{name}: the ELBO is {float(ascent.trace[-1])} at iteration {len(ascent.trace) - 1}. Check for extreme "
@@ -604,7 +603,7 @@ def checked(name: str, problem: Problem, ascent: Ascent) -> Ascent:
 def conclude(
     name: str, model: Model, data: Data, problem: Problem, ascent: Ascent, tolerance: float, start_time: float
 ) -> Approximation:
-    """The result of an engine's loop."""
+    """Return the result of an engine's loop."""
     state, trace, converged = checked(name, problem, ascent)
     posterior, *moments, residual = conditioned(problem, state.sites)
     rows = len(data.y)

@@ -55,7 +55,7 @@ class FormulaDistribution(dist.Distribution):
         return constraints.real_vector if self.event_shape else constraints.real
 
     def log_prob(self, value: Any) -> Any:
-        """log p(y | f) of each datum, (n,)."""
+        """Return log p(y | f) of each datum, (n,)."""
         return self.formula.log_evaluate(Environment(value, self.f, self.values))[..., 0]
 
 
@@ -63,7 +63,7 @@ class FormulaDistribution(dist.Distribution):
 def to_numpyro(
     model: Model, X: ArrayLike, y: ArrayLike | None = None, *, name: str = ""
 ) -> Callable[..., Float[Array, "n latents"]]:
-    """Convert a model, without augmentation, to a NumPyro model function, or to a term of one's own.
+    """Convert a model, without augmentation, to a NumPyro model, or to a term of a larger program.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def to_numpyro(
     X : array_like, shape (n, d)
         Inputs, one row per datum.
     y : array_like, shape (n,) or (n, columns), optional
-        Observations, in the units of the likelihood. Without them the likelihood is not used, nor its parameters.
+        Observations, in the units of the likelihood. Without y the likelihood and its parameters are not used.
     name : str
         A prefix of the names of all sites, such as ``"trend_"``, for programs with several GPs.
 
@@ -80,8 +80,8 @@ def to_numpyro(
     -------
     callable
         A function ``process(X=None, y=None)`` to run, or to call in a larger program. It returns the latents ``f``
-        (n, latents). X (m, d) and y (m,) or (m, columns) of a call take the place of those given here; they may be
-        traced, such as X that is sampled. Run it with 64-bit arithmetic (``numpyro.enable_x64()``).
+        (n, latents). X (m, d) and y (m,) or (m, columns) of a call replace the X and y given here. They may be traced,
+        such as X that is sampled. Run it with 64-bit arithmetic (``numpyro.enable_x64()``).
 
     Raises
     ------
@@ -93,18 +93,18 @@ def to_numpyro(
     -----
     Sites:
 
-    - each parameter with a prior, under names such as ``lengthscale``, ``mean`` and ``scale`` (with prefix ``f[1].`` if
-      the model has several GPs, see ``pgmodels.parameters.vector``); all others are fixed at their values;
+    - each parameter with a prior, such as ``lengthscale``, ``mean`` or ``scale``. The prefix is ``f[1].`` if the model
+      has several GPs, see ``pgmodels.parameters.vector``. All other parameters are fixed at their values;
     - ``whitened_0``, ``whitened_1``, ... (r, size), standard normal, one for each GP;
     - ``f`` (n, latents), deterministic, and ``y``, observed, whose log density is the formula's.
 
-    The prior of f is that of the GP's form. By default and with ``pgm.Dense()``, f = mean + A^T v at the distinct
+    The GP's form determines the prior of f. By default and with ``pgm.Dense()``, f = mean + A^T v at the distinct
     inputs, copied to the rows. If no parameter of the kernel has a prior, A^T A is K to double precision, and r its
-    rank; otherwise it is K + j I with the jitter of ``pgmodels.priors.dense.exact_root``, and r the number of distinct
-    inputs, or fewer if the kernel is a sum of functions with few levels. With ``pgm.Inducing``, v are of the inducing
-    inputs, which are chosen for the kernel alone, and of each row for the variance that these leave; with
-    ``pgm.Hilbert``, whose ``domain`` has to contain sampled inputs, of the functions; with ``pgm.Markov()`` of the
-    steps in time. Each row of X of a call has a latent value of its own, in equal rows up to the jitter.
+    rank. Otherwise A^T A is K + j I with the jitter of ``pgmodels.priors.dense.exact_root``. Then r is the number of
+    distinct inputs, or fewer if the kernel is a sum of functions with few levels. With ``pgm.Inducing``, v are of the
+    inducing inputs, chosen for the kernel alone, and of each row for the residual variance. With ``pgm.Hilbert``, whose
+    ``domain`` must contain sampled inputs, v are of the functions; with ``pgm.Markov()``, of the steps in time. Each
+    row of X of a call has its own latent value; equal rows agree up to the jitter.
     """
     if not isinstance(name, str):
         raise ValueError(f"name must be a str, a prefix of the names of sites; got {shorten(name)}. Use name='gp_'.")
@@ -142,11 +142,11 @@ def _program(model: Model, X: ArrayLike, y: ArrayLike | None) -> "Program":
 def require_x64() -> None:
     """Raise ValueError without 64-bit arithmetic."""
     if not jax.config.read("jax_enable_x64"):
-        raise ValueError("the model needs 64-bit arithmetic: call numpyro.enable_x64() before running it.")
+        raise ValueError("the model needs 64-bit arithmetic: call numpyro.enable_x64() before you run it.")
 
 
 class WhitenedPrior(NamedTuple):
-    """The latents' prior, and for each group its coordinates that have any influence, None for all."""
+    """The latents' prior, and for each group its coordinates with any influence, None for all."""
 
     prior: PriorCollection
     active: Sequence[np.ndarray | None]
@@ -158,7 +158,7 @@ class WhitenedPrior(NamedTuple):
         return [(group.rank if active is None else len(active), group.size) for group, active in pairs]
 
     def latents(self, whitened: Sequence[Array]) -> Array:
-        """The latents (n, latents) of whitened coordinates by group."""
+        """Return the latents (n, latents) of whitened coordinates by group."""
         coordinates = []
         for group, active, v in zip(self.prior.groups, self.active, whitened, strict=True):
             every = as_array(v) if active is None else jnp.zeros((group.rank, group.size)).at[active].set(v)
@@ -167,10 +167,10 @@ class WhitenedPrior(NamedTuple):
 
 
 class Program:
-    """The sites of ``to_numpyro`` for a resolved model, whose inducing inputs are given, and checked data.
+    """The sites of ``to_numpyro`` for a resolved model with given inducing inputs, and checked data.
 
-    ``fixed_groups`` are the priors of groups whose kernels have no sampled parameter, None for the others; those with a
-    factor are exact to double precision, in the coordinates that have any influence.
+    ``fixed_groups`` are the priors of groups whose kernels have no sampled parameter, None for all other groups. Priors
+    with a factor are exact to double precision, in the coordinates with any influence.
     """
 
     def __init__(self, model: Model, data: Data, *, observed: bool = True):
@@ -189,7 +189,7 @@ class Program:
         self.active = [None if mask is None else np.flatnonzero(np.asarray(mask)) for mask in masks]
 
     def prior(self, model: Model, X: Array | None = None) -> WhitenedPrior:
-        """The prior of the latents at the program's inputs, or at rows of others."""
+        """Return the prior of the latents at the program's inputs, or at the rows of X."""
         inputs, known, active = self.inputs, self.fixed_groups, self.active
         if X is not None:
             none = (None,) * len(model.gps)
@@ -211,7 +211,7 @@ class Program:
         return f
 
     def whitened(self, prior: WhitenedPrior) -> list[Any]:
-        """The sites of the whitened coordinates (r, size) of each group."""
+        """Return the sites of the whitened coordinates (r, size) of each group."""
         standard = dist.Normal(0.0, 1.0)
         return [
             numpyro.sample(f"{WHITENED}{index}", standard.expand(shape).to_event(2))
@@ -222,9 +222,9 @@ class Program:
 def checked_rows(
     model: Model, own: Data, y_own: ArrayLike | None, X: ArrayLike | None, y: ArrayLike | None
 ) -> tuple[Any, Any]:
-    """X and y of a call, in place of the model's own, or ValueError; of traced ones only the shapes are checked.
+    """Return X and y of a call, which replace the model's own, or raise ValueError.
 
-    None for X that is the model's own, and for y if there is none.
+    Of traced arrays only the shapes are checked. X is None for the model's own, and y if there is none.
     """
     if X is None and y is None:
         return None, y_own
@@ -250,8 +250,8 @@ Position: TypeAlias = Mapping[str, ArrayLike]
 class LogDensity:
     """The log density of a position: a dict of unconstrained hyperparameters by name, and whitened latents.
 
-    ``start`` is a position: the hyperparameters' values and latents at their prior mean. ``constrain(position)`` has
-    the hyperparameters, constrained, and the latents at the data, ``f`` (n, latents).
+    ``start`` is a position: the hyperparameters' values, and latents at their prior mean. ``constrain(position)``
+    returns the constrained hyperparameters, and the latents at the data, ``f`` (n, latents).
     """
 
     def __init__(self, program: Program):
@@ -263,7 +263,7 @@ class LogDensity:
         self.start: dict[str, np.ndarray] = start | whitened
 
     def __call__(self, position: Position) -> Array:
-        """log p(y | f) + log p(v) + log prior of the hyperparameters, with the Jacobian of their transforms."""
+        """Return log p(y | f) + log p(v) + log prior of the hyperparameters, with their transforms' Jacobian."""
         require_x64()
         values = self._values(position)
         total = density_of_sites(self._program, (), {}, values)[0]
@@ -272,7 +272,7 @@ class LogDensity:
         return total
 
     def constrain(self, position: Position) -> dict[str, Any]:
-        """The hyperparameters by name and the latents ``f`` (n, latents) of a position."""
+        """Return the hyperparameters by name and the latents ``f`` (n, latents) of a position."""
         values = self._values(position)
         sites = density_of_sites(self._program, (), {}, values)[1]
         return {name: values[name] for name in self._parameters} | {"f": sites["f"]["value"]}
@@ -284,12 +284,12 @@ class LogDensity:
 
 @double_precision
 def log_density(model: Model, X: ArrayLike, y: ArrayLike) -> LogDensity:
-    """The log joint density of a model and data, a pure function in JAX for any sampler or optimiser.
+    """Return the log joint density of a model and data, a pure JAX function for any sampler or optimiser.
 
     Parameters
     ----------
     model : Model
-        The likelihood and its GPs. Parameters with priors are unknown, all others are fixed.
+        The likelihood and its GPs. Parameters with priors are unknown, all other parameters are fixed.
     X : array_like, shape (n, d)
         Inputs, one row per datum.
     y : array_like, shape (n,) or (n, columns)
@@ -298,8 +298,8 @@ def log_density(model: Model, X: ArrayLike, y: ArrayLike) -> LogDensity:
     Returns
     -------
     LogDensity
-        A function of a position, a dict of arrays; ``start`` is a position, and ``constrain`` translates one. It can
-        be differentiated, compiled and batched, with 64-bit arithmetic.
+        A function of a position, a dict of arrays; ``start`` is a position, and ``constrain`` translates one. JAX can
+        differentiate, compile and batch it, with 64-bit arithmetic.
 
     Raises
     ------
@@ -309,8 +309,8 @@ def log_density(model: Model, X: ArrayLike, y: ArrayLike) -> LogDensity:
 
     Notes
     -----
-    The coordinates are those of the sites of ``to_numpyro``: ``whitened_0``, ... are standard normal a priori. Factors
-    that the formula omits are omitted.
+    The coordinates are the sites of ``to_numpyro``: ``whitened_0``, ... are standard normal a priori. Factors that the
+    formula omits are missing from the density too.
     """
     return LogDensity(_program(model, X, y))
 
@@ -327,7 +327,7 @@ def numpyro_guide(result: Approximation) -> Callable[[], dict[str, Any]]:
     Returns
     -------
     callable
-        A guide without arguments for ``pgm.to_numpyro(result.model.fixed(), X, y)``, as NumPyro's automatic ones: for
+        A guide without arguments for ``pgm.to_numpyro(result.model.fixed(), X, y)``. Like an automatic guide, it serves
         ``SVI``, ``Trace_ELBO``, ``Predictive`` and importance sampling. It returns a draw of ``f`` (n, latents) and of
         the sites ``whitened_0``, .... Run it with 64-bit arithmetic.
 
@@ -338,11 +338,11 @@ def numpyro_guide(result: Approximation) -> Callable[[], dict[str, Any]]:
 
     Notes
     -----
-    q is the prior N(v; 0, I) of all whitened coordinates times the result's Gaussian factors of f = m + B v; O(D^3)
-    for D coordinates. That is where the parameters ``guide_mean`` (D,) and ``guide_factor`` (D, D), the lower Cholesky
-    factor of the covariance, start; they stay there unless they are trained, by ``SVI``.
+    q is the prior N(v; 0, I) of all whitened coordinates times the result's Gaussian factors of f = m + B v. It costs
+    O(D^3) for D coordinates. The parameters ``guide_mean`` (D,) and ``guide_factor`` (D, D), the lower Cholesky factor
+    of the covariance, start there. They stay there unless ``SVI`` trains them.
     """
-    expected = "result must be what cavi, gaussian_vi or vi return, or result.uncorrected of a corrected one"
+    expected = "result must be a result of cavi, gaussian_vi or vi, or .uncorrected of a corrected result"
     gaussian = require_result(result, expected, kind=GaussianResult)
     result = require_result(gaussian if gaussian.is_corrected else gaussian.uncorrected, expected, kind=Approximation)
     model = result.model.fixed()

@@ -19,7 +19,7 @@ from pgmodels.parameters.parameter import Hyperparameter, Parameter, as_declared
 
 
 def no_zero(f: Expression, dispersion: Expression | None = None) -> Expression:
-    """The probability that a count, Poisson or with a dispersion, is not 0."""
+    """Return the probability that a count, Poisson or with a dispersion, is not 0."""
     return 1 - (exp(-exp(f)) if dispersion is None else sigmoid(log(dispersion) - f) ** dispersion)
 
 
@@ -33,7 +33,7 @@ def no_zero(f: Expression, dispersion: Expression | None = None) -> Expression:
 def Poisson(y: Expression, f: Expression) -> Expression:
     """A count y with mean exp(f).
 
-    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` accept it.
     """
     return exp(y * f - exp(f)) / gamma(y + 1)
 
@@ -46,7 +46,7 @@ def Poisson(y: Expression, f: Expression) -> Expression:
     sampler=sampling.negative_binomial_2,
 )
 def NegativeBinomial2(y: Expression, f: Expression, dispersion: Expression = POSITIVE) -> Expression:
-    """A count y with mean exp(f) and variance mean + mean² / dispersion. All engines take it.
+    """A count y with mean exp(f) and variance mean + mean² / dispersion. All engines accept it.
 
     It is ``NegativeBinomial`` with another latent, in the parametrisation of NumPyro's distribution of this name.
 
@@ -77,7 +77,7 @@ def NegativeBinomial2(y: Expression, f: Expression, dispersion: Expression = POS
 def ZeroInflatedPoisson(y: Expression, f: Latents) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise Poisson with mean exp(f[0]).
 
-    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` accept it.
     """
     return sigmoid(f[1]) * (y == 0) + sigmoid(-f[1]) * Poisson.function(y, f[0])
 
@@ -94,7 +94,7 @@ def ZeroInflatedPoisson(y: Expression, f: Latents) -> Expression:
     ),
 )
 def ZeroInflatedNegativeBinomial(y: Expression, f: Latents, dispersion: Expression = POSITIVE) -> Expression:
-    """A count y: 0 with probability σ(f[1]), otherwise as ``NegativeBinomial2`` of f[0]. All engines take it.
+    """A count y: 0 with probability σ(f[1]), otherwise as ``NegativeBinomial2`` of f[0]. All engines accept it.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def ZeroInflatedNegativeBinomial(y: Expression, f: Latents, dispersion: Expressi
 
 
 def hurdle(y: Expression, f: Latents, positive: Expression) -> Expression:
-    """The density of y, 0 with probability σ(f[1]), otherwise with the density ``positive``."""
+    """Return the density of y, which is 0 with probability σ(f[1]), otherwise with the density ``positive``."""
     return sigmoid(f[1]) ** (y == 0) * (sigmoid(-f[1]) * positive) ** (y > 0)
 
 
@@ -119,7 +119,7 @@ def hurdle(y: Expression, f: Latents, positive: Expression) -> Expression:
 def HurdlePoisson(y: Expression, f: Latents) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise Poisson of parameter exp(f[0]) without its zeros.
 
-    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` accept it.
     """
     return hurdle(y, f, Poisson.function(y, f[0]) / no_zero(f[0]))
 
@@ -134,7 +134,7 @@ def HurdlePoisson(y: Expression, f: Latents) -> Expression:
 def HurdleNegativeBinomial(y: Expression, f: Latents, dispersion: Expression = POSITIVE) -> Expression:
     """A count y: 0 with probability σ(f[1]), otherwise as ``NegativeBinomial2`` of f[0] without its zeros.
 
-    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` accept it.
 
     Parameters
     ----------
@@ -160,13 +160,13 @@ def _hurdle_variance(f: Latents, excess: Operand, share: Expression) -> Expressi
 def BetaBinomial(y: Observation, f: Expression, precision: Expression = POSITIVE) -> Expression:
     """y = (successes, trials), with a probability of a success from a beta distribution with mean σ(f).
 
-    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` accept it.
 
     Parameters
     ----------
     precision : float, Fixed, Parameter or NumPyro distribution
-        Sum of the beta distribution's parameters, precision · σ(f) and precision · σ(-f), positive; large values give
-        ``Binomial``.
+        Sum of the beta distribution's parameters, precision · σ(f) and precision · σ(-f), positive. The limit of large
+        values is ``Binomial``.
     """
     successes, trials = y[0], y[1]
     up, down = precision * sigmoid(f), precision * sigmoid(-f)
@@ -218,9 +218,9 @@ class _CumulativeSampler:
 def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None, disc: Any = None) -> Likelihood:
     """An ordered category y: P(y <= k) = F(cuts[k] - f), with F = σ, Φ, 1 - exp(-exp(z)) or Cauchy's; one latent.
 
-    All engines take it, but with "cloglog" and "cauchit", which have no augmentation.
+    All engines accept it, except with "cloglog" and "cauchit", which have no augmentation.
 
-    The cut-points carry the level of f: give the GP the mean ``pgm.Fixed(0.0)``.
+    The cut-points determine the level of f: give the GP the mean ``pgm.Fixed(0.0)``.
 
     Parameters
     ----------
@@ -241,8 +241,8 @@ def Ordinal(num_classes: int, link: str = "logit", cuts: Any = None, disc: Any =
     Raises
     ------
     ValueError
-        If ``num_classes`` is not a whole number >= 2, ``link`` is another, or ``cuts`` are not increasing or of another
-        number.
+        If ``num_classes`` is not a whole number >= 2, ``link`` is another name, or ``cuts`` are not increasing or have
+        another number.
 
     References
     ----------
@@ -357,15 +357,15 @@ def _interval_log_logistic(y: Observation, f: Expression, shape: Expression = PO
 def Weibull(shape: Hyperparameter, censoring: str = "right") -> Likelihood:
     """y = (time, event): a Weibull time with P(y > t) = exp(-(t / exp(f))^shape), which may be censored.
 
-    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` take it.
+    It has no augmentation: ``gaussian_vi``, ``fit``, ``svi``, ``nuts`` and ``integrate`` accept it.
 
     Parameters
     ----------
     shape : float, Fixed, Parameter or NumPyro distribution
         Positive; 1 is a constant hazard, the exponential distribution.
     censoring : "right", "counting" or "interval"
-        Columns of y: (time, event) as in ``Censored``; (time, event, entry) as in ``LeftTruncated``, for rows that are
-        in the data since their time is above that of entry; or (time, code, second time) as in ``IntervalCensored``.
+        Columns of y: (time, event) as in ``Censored``, (time, event, entry) as in ``LeftTruncated``, or
+        (time, code, second time) as in ``IntervalCensored``. Truncated rows have a time above their entry.
 
     Returns
     -------
@@ -374,7 +374,7 @@ def Weibull(shape: Hyperparameter, censoring: str = "right") -> Likelihood:
     Raises
     ------
     ValueError
-        If ``shape`` is not positive, or ``censoring`` another.
+        If ``shape`` is not positive, or ``censoring`` is another name.
     """
     families = {"right": _weibull, "counting": _truncated_weibull, "interval": _interval_weibull}
     return _of_times("Weibull", families, shape, censoring)
@@ -383,7 +383,7 @@ def Weibull(shape: Hyperparameter, censoring: str = "right") -> Likelihood:
 def LogLogistic(shape: Hyperparameter, censoring: str = "right") -> Likelihood:
     """y = (time, event): a log-logistic time with P(y > t) = σ(-shape (log t - f)), which may be censored.
 
-    exp(f) is the median. All engines take it.
+    exp(f) is the median. All engines accept it.
 
     Parameters
     ----------
@@ -399,7 +399,7 @@ def LogLogistic(shape: Hyperparameter, censoring: str = "right") -> Likelihood:
     Raises
     ------
     ValueError
-        If ``shape`` is not positive, or ``censoring`` another.
+        If ``shape`` is not positive, or ``censoring`` is another name.
 
     Examples
     --------

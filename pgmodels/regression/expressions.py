@@ -198,7 +198,7 @@ class FormulaExpression(str):
 
 
 def expression(node: ast.expr) -> FormulaExpression:
-    """The expression of a tree; ValueError for what expressions do not have."""
+    """Return the expression of a tree; ValueError for what expressions do not have."""
     for part in ast.walk(node):
         is_value = isinstance(part, ast.Constant) and isinstance(part.value, int | float | str | None)
         is_call = not isinstance(part, ast.Call) or isinstance(part.func, ast.Name)
@@ -209,7 +209,7 @@ def expression(node: ast.expr) -> FormulaExpression:
 
 
 def tree(text: str) -> ast.expr:
-    """The tree of Python's grammar, with dotted names and names in backticks as names; ValueError for others."""
+    """Return the tree of Python's grammar, with dotted names and names in backticks as names; ValueError for others."""
     tokens = [match for match in TOKEN.finditer(text) if match.lastgroup != "space"]
     brackets = [(token[0] in "([{") - (token[0] in ")]}") for token in tokens if token.lastgroup == "operator"]
     if len(tokens) > 200 or np.cumsum([0, *brackets]).max() > 30:
@@ -237,7 +237,7 @@ def tree(text: str) -> ast.expr:
 
 
 def shortened(text: str) -> str:
-    """A text for a message."""
+    """Return a shortened text for a message."""
     return text if len(text) <= 200 else f"{text[:100]} ... {text[-50:]}"
 
 
@@ -270,7 +270,7 @@ def _unquoted(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name of a column as it is written in a formula."""
+    """Return a column's name as it is written in a formula."""
     return name if re.fullmatch(r"\.?[^\W\d][\w.]*", name) else f"`{name}`"
 
 
@@ -302,7 +302,7 @@ class Computed:
         self.states: dict[str, dict[str, Any]] = {}
 
     def values(self, frame: pd.DataFrame) -> Any:
-        """A number, a column, or several; ValueError if it cannot be evaluated."""
+        """Return a number, a column, or several; ValueError if it cannot be evaluated."""
         # What is not finite is refused by those that read the values.
         with np.errstate(all="ignore"):
             return self._value(self.text.node, frame)
@@ -445,7 +445,7 @@ def _numbers(value: object, node: ast.expr) -> Any:
 
 def _truth(value: object, node: ast.expr) -> pd.Series:
     if not isinstance(value, pd.Series) or not pd.api.types.is_bool_dtype(value):
-        raise ValueError(f"formula: {ast.unparse(node)} must be a comparison in parentheses beside &, | and ~.")
+        raise ValueError(f"formula: {ast.unparse(node)} must be a comparison in parentheses next to &, | and ~.")
     return value
 
 

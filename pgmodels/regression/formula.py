@@ -254,7 +254,7 @@ def formula(
         of_group = "of the variance of its term, as in {'(1|g)': {'variance': pgm.sd(dist.HalfNormal(2.5))}}"
         raise ValueError(
             f"priors has {name!r}, which is not a term, a coefficient or a parameter; there are {known}."
-            + f" The prior of a standard deviation is one {of_group}." * ("sd" in name)
+            + f" A standard deviation needs a prior {of_group}." * ("sd" in name)
         )
     classes = [""] if chosen.classes is None else list(response.levels)[chosen.classes]
     index = np.asarray(data.index if isinstance(data, pd.DataFrame) else np.arange(len(rows)))[rows]
@@ -274,7 +274,7 @@ class Printed(NamedTuple):
     function: Callable[[Any], Any] = np.asarray
 
     def of(self, entries: Iterable[str]) -> list[str]:
-        """The names of entries, "" for one that summaries leave out."""
+        """Return the names of entries, "" for one that summaries leave out."""
         return [self.name + entry for entry in entries] if isinstance(self.name, str) else list(self.name)
 
 
@@ -283,12 +283,12 @@ def _correlations(roots: np.ndarray) -> np.ndarray:
 
 
 class Regression(DoublePrecision):
-    """A model made of a formula: see ``pgmodels.formula``.
+    """A model of a formula: see ``pgmodels.formula``.
 
-    ``model``, ``X``, ``y`` and ``weights`` are the arguments that a user could give to the engines; ``terms`` are the
-    terms in the order of the latents, ``latents`` the numbers of the latents of each, and ``classes`` what these are
-    of. ``index`` are the labels of the rows: of a data frame of pandas its index, which files do not hold; ``kinds``
-    are the kinds of the columns that new data need. Rows of weight 0 are left out of all.
+    ``model``, ``X``, ``y`` and ``weights`` are arguments for the engines. ``terms`` are the terms in the order of the
+    latents, ``latents`` the numbers of each term's latents, and ``classes`` the classes of these latents. ``index`` has
+    the labels of the rows: the index of a data frame of pandas, which files do not store. ``kinds`` are the kinds of
+    the columns that new data need. Rows of weight 0 are left out of all arrays.
     """
 
     def __init__(
@@ -331,11 +331,11 @@ class Regression(DoublePrecision):
         return self._run(fit, options)
 
     def gaussian_vi(self, **options: Any) -> RegressionResult:
-        """See ``pgmodels.gaussian_vi``; hyperparameters keep their start values."""
+        """Run ``pgmodels.gaussian_vi``; hyperparameters keep their start values."""
         return self._run(gaussian_vi, options)
 
     def cavi(self, **options: Any) -> RegressionResult:
-        """See ``pgmodels.cavi``; hyperparameters keep their start values."""
+        """Run ``pgmodels.cavi``; hyperparameters keep their start values."""
         return self._run(cavi, options)
 
     def integrate(self, **options: Any) -> RegressionResult:
@@ -343,16 +343,16 @@ class Regression(DoublePrecision):
         return self._run(integrate, options)
 
     def gibbs(self, **options: Any) -> RegressionResult:
-        """Draws of latents and hyperparameters: see ``pgmodels.gibbs``."""
+        """Draw latents and hyperparameters: see ``pgmodels.gibbs``."""
         return self._run(gibbs, options)
 
     def nuts(self, **options: Any) -> RegressionResult:
-        """Draws by NUTS: see ``pgmodels.nuts``."""
+        """Draw latents and hyperparameters by NUTS: see ``pgmodels.nuts``."""
         return self._run(nuts, options)
 
     @property
     def compared(self) -> set[str]:
-        """The columns whose values are levels for some term, and of groups those that no term reads as numbers."""
+        """The columns whose values are levels for some term; columns of groups only if no term reads their numbers."""
         columns = [(place, part) for term in self.terms for place, part in enumerate(term.columns)]
         fixed = {name for _, part in columns if isinstance(part, DesignMatrix) for name in part.compared.values()}
         by = {name for place, part in columns if isinstance(part, Levels) and place for name in part.factors}
@@ -362,7 +362,7 @@ class Regression(DoublePrecision):
 
     @cached_property
     def names(self) -> dict[str, Printed]:
-        """How summaries name and scale the hyperparameters that are not fixed, by their names in the model."""
+        """Names and scales in summaries of the hyperparameters that are not fixed, by their names in the model."""
         return {name: self._printed(name) for name in trainable(self.model).names}
 
     def _printed(self, name: str) -> Printed:
@@ -382,13 +382,13 @@ class Regression(DoublePrecision):
         )
 
     def read(self, newdata: Any) -> tuple[np.ndarray, pd.DataFrame]:
-        """Inputs (m, d) of new data, and the data as a frame of pandas."""
+        """Return inputs (m, d) of new data, and the data as a frame of pandas."""
         frame = with_plain_types(read_frame(newdata, "newdata", self.kinds))
         check_kinds(frame, self.kinds, "newdata")
         return np.concatenate([term.read(frame, "newdata") for term in self.terms], axis=1), frame
 
     def covariates(self, frame: pd.DataFrame) -> np.ndarray | None:
-        """The columns of y after the first for new data: 1 trial, offsets, and other columns of the response."""
+        """Return the columns of y after the first for new data: 1 trial, offsets, and other response columns."""
         support = self.model.likelihood.support(self.model.num_latents)
         columns = [self.response.covariates(frame, support.num_covariates - len(self.offsets))]
         columns += [self._offset(number, frame)[:, None] for number in self.offsets]
@@ -396,7 +396,7 @@ class Regression(DoublePrecision):
         return covariates if covariates.shape[1] else None
 
     def linear_predictor(self, frame: pd.DataFrame, f: np.ndarray, number: int) -> np.ndarray:
-        """A predictor (draws, m) of draws of the latents (draws, m, latents), with its offset."""
+        """Return a predictor (draws, m) with its offset, from draws of the latents (draws, m, latents)."""
         total = f[:, :, self.sums[number]].sum(axis=2)
         return total + self._offset(number, frame) if number in self.offsets else total
 
@@ -407,8 +407,8 @@ class Regression(DoublePrecision):
         likelihood = self.model.likelihood
         if engine is not nuts and likelihood.name == "Weibull" and "shape" not in likelihood.parameters:
             raise ValueError(
-                "formula: under a Gaussian the expected log density of a Weibull time whose shape varies is infinite. "
-                "Use nuts, or family='loglogistic'."
+                "formula: the expected log density of a Weibull time with a varying shape is infinite under a "
+                "Gaussian. Use nuts, or family='loglogistic'."
             )
         if np.isnan(self.y).any():
             options = {"missing": "predict"} | options
@@ -469,7 +469,7 @@ _ENTRY = "regression"
 def save_formula(result: RegressionResult, path: str | PathLike[str]) -> Path:
     """Write the engine's result, the formula and the columns of the data to one file: see ``RegressionResult.save``.
 
-    It has both names of a hyperparameter, in the model and in summaries.
+    The file has both names of a hyperparameter, in the model and in summaries.
     """
     regression = result.regression
     response, predictors = parse_all(regression.formula)
@@ -502,9 +502,9 @@ def load_formula(
     path : str or path
         The file. It has the columns of the data that the formula reads.
     context : dict, optional
-        The functions and kernels that the formula names, since files hold no code.
+        The functions and kernels that the formula names, since files have no code.
     family : Likelihood or likelihood family, optional
-        The family, if it was not one by name.
+        The family, if the formula had no family by name.
 
     Returns
     -------
@@ -518,7 +518,7 @@ def load_formula(
     path = Path(path)
     document, arrays = read_file(path)
     if _ENTRY not in document:
-        raise ValueError(f"{path} is not a result of a formula: load it with pgm.load.")
+        raise ValueError(f"{path} has no result of a formula: load it with pgm.load.")
     with faults_of(path):
         stored = decode(document[_ENTRY], arrays)
         named, link, texts, weights = (stored[name] for name in ("family", "link", "formula", "weights"))
@@ -529,7 +529,7 @@ def load_formula(
         }
     if named is None and family is None:
         raise ValueError(
-            f"{path} has a likelihood that is not one by name: pass it, as in load_formula(path, family=)."
+            f"{path} has a likelihood without the name of a family: pass it, as in load_formula(path, family=)."
         )
     # The formula may need functions in context.
     with faults_of(path, unsuitable=ValueError):
@@ -594,8 +594,8 @@ def _require_proper(regression: Regression, number: int) -> None:
     listed = [term.prefix + names[place] for place in flat]
     if len(regression.classes) > 1:
         raise ValueError(
-            f"priors: that of {listed[0]} is flat, and the classes of {regression.family!r} have the same terms, which "
-            "such priors do not tell apart: give it dist.Normal(mean, sd)."
+            f"priors: the prior of {listed[0]} must not be flat, since the classes of {regression.family!r} have the "
+            "same terms, which only a proper prior distinguishes. Give it dist.Normal(mean, sd)."
         )
     observed = ~np.isnan(regression.y.reshape(len(regression.X), -1)).any(axis=1)
     above, below = _tails(regression, number, observed)
@@ -608,8 +608,8 @@ def _require_proper(regression: Regression, number: int) -> None:
     if kernel.size:
         chosen = [name for name, row in zip(listed, kernel, strict=True) if np.abs(row).max() > 1e-6]
         raise ValueError(
-            f"priors: the data do not determine {', '.join(chosen)}, whose priors are flat: their columns are linearly "
-            "dependent in the rows that bear on them. Give one of them dist.Normal(mean, sd), or leave it out."
+            f"priors: the data do not determine {', '.join(chosen)} with flat priors: their columns are linearly "
+            "dependent in the rows with information on them. Give one dist.Normal(mean, sd), or leave it out."
         )
     if _is_unbounded(normalised, above[rows], below[rows]):
         # Those without which the others are bounded; all if there is none.
@@ -617,10 +617,10 @@ def _require_proper(regression: Regression, number: int) -> None:
         chosen = [name for name, is_worse in zip(listed, one_less, strict=True) if not is_worse] or listed
         raise ValueError(
             f"priors: the data do not bound {', '.join(chosen)}, whose priors are flat: along a direction of them the "
-            "likelihood falls in no row, as where a column separates y. Give one of them dist.Normal(mean, sd)."
+            "likelihood falls in no row, as if a column separates y. Give one of them dist.Normal(mean, sd)."
             if len(chosen) > 1
             else f"priors: the data do not bound {chosen[0]}, whose prior is flat: in a direction of it the likelihood "
-            "falls in no row, as where a column separates y. Give it dist.Normal(mean, sd)."
+            "falls in no row, as if a column separates y. Give it dist.Normal(mean, sd)."
         )
 
 

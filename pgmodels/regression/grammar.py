@@ -52,7 +52,7 @@ class Group(NamedTuple):
     """A term (effects | factor) of products of factors, () for the intercept, which may be correlated.
 
     The factor is of the combinations of the levels of ``columns``, or of the members that they all are: gr(g, cov=A)
-    and mm(g1, g2). ``covariance`` is the name of that of the levels, and effects of a ``by`` have its levels.
+    and mm(g1, g2). ``covariance`` is the name of the levels' covariance, and effects of a ``by`` have its levels.
     """
 
     columns: tuple[str, ...]
@@ -102,7 +102,7 @@ class Parsed(NamedTuple):
 
 
 def parse_all(formulas: object) -> tuple[Observed, dict[int | str, Parsed]]:
-    """The response, and the terms of each formula by its latent, 0 for the first, or by the name of its parameter."""
+    """Return the response, and the terms of each formula by its latent's number or its parameter's name."""
     texts = [formulas] if not isinstance(formulas, list | tuple) else list(formulas)
     if not texts:
         raise ValueError(f"formula must be text such as 'y ~ x + gp(t) + (1|group)'; got {formulas!r}.")
@@ -122,7 +122,7 @@ def parse_all(formulas: object) -> tuple[Observed, dict[int | str, Parsed]]:
 
 
 def parse(formula: object) -> tuple[Observed, Parsed]:
-    """The response and the terms of ``response ~ term + term``; ValueError for what is not a formula."""
+    """Return the response and the terms of ``response ~ term + term``; ValueError for what is not a formula."""
     response, terms = _sides(formula)
     return read_response(response), _Terms(terms).read()
 
@@ -502,12 +502,12 @@ def _special_groups(effects: _Sum, call: ast.Call, is_uncorrelated: bool) -> lis
 
 
 def written(one: FormulaExpression) -> str:
-    """An expression as it is written in a formula."""
+    """Return an expression as it is written in a formula."""
     return quoted(one) if one.is_name else one
 
 
 def read_response(text: str) -> Observed:
-    """The response of the left-hand side of a formula."""
+    """Return the response of the left-hand side of a formula."""
     node = tree(text)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         kinds = {"trials": "p", "se": "se"}

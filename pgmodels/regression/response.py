@@ -43,7 +43,7 @@ class FormulaResponse:
     """The observations of a formula.
 
     ``kind`` is "p" for successes of trials, "Surv" for times, "se" for known noise, "c" for other columns, or "column".
-    ``censoring`` is that of times, as in ``Weibull``.
+    ``censoring`` is the censoring of times, as in ``Weibull``.
     ``levels`` are the labels of a column of text or categories, coded in this order; () for numbers.
     """
 
@@ -79,11 +79,11 @@ class FormulaResponse:
         return self.kind in ("c", "se")
 
     def read(self, frame: pd.DataFrame) -> np.ndarray:
-        """The columns of y (n, k)."""
+        """Return the columns of y (n, k)."""
         return self.columns.read(of_terms.with_plain_types(frame))
 
     def covariates(self, frame: pd.DataFrame, count: int, name: str = "newdata") -> np.ndarray:
-        """The last ``count`` columns of y for new data: 1 trial, and else the columns of the formula."""
+        """Return the last ``count`` columns of y for new data: 1 trial, and else the columns of the formula."""
         if not self.has_covariates or count == 0:
             return np.ones((len(frame), count))
         last = copy(self.columns)
@@ -146,7 +146,7 @@ def _type_of(observed: Observed) -> str:
 
 
 def has_value(observed: Observed, frame: pd.DataFrame, context: Mapping[str, Any]) -> np.ndarray:
-    """Whether each row (n,) has a value of the response; a censored time has no other end."""
+    """Return whether each row (n,) has a value of the response; a censored time has no other end."""
     holes = [
         frame[[name for name in one.names if name in frame.columns]].isna().any(axis=1).to_numpy()
         for one in observed.arguments
@@ -239,19 +239,19 @@ class FamilyArguments(NamedTuple):
     named: Container[int | str] = ()
 
     def positive(self, name: str, start: float | np.ndarray, prior: dist.Distribution | None = None) -> Any:
-        """A positive parameter: as in the priors, or with a prior, by default log-normal about the start value."""
+        """Return a positive parameter, as in the priors, or with a prior, by default log-normal about its start."""
         # Of the logarithm 95 % are within a factor of 350.
         chosen = self.priors.pop(name, dist.LogNormal(np.log(start), 3.0) if prior is None else prior)
         return Parameter(start, positive=True, prior=chosen) if isinstance(chosen, dist.Distribution) else chosen
 
     def real(self, name: str, start: float, prior: dist.Distribution) -> Any:
-        """A parameter of any sign: as in the priors, or with a prior."""
+        """Return a parameter of any sign: as in the priors, or with a prior."""
         chosen = self.priors.pop(name, prior)
         is_prior = isinstance(chosen, dist.Distribution)
         return Parameter(start, positive=False, prior=chosen) if is_prior else _fixed(chosen)
 
     def noise(self) -> Any:
-        """The scale of noise, in units of the first latent, which summaries call sigma."""
+        """Return the scale of noise, in units of the first latent, which summaries call sigma."""
         name = "sigma" if "sigma" in self.priors else "scale"
         return self.positive(name, 0.5 * self.scale, dist.FoldedDistribution(of_terms.half_student(self.scale)))
 
@@ -259,8 +259,8 @@ class FamilyArguments(NamedTuple):
 class Family(NamedTuple):
     """A likelihood by its settings, how its first latent relates to y, and whether y has labels or levels.
 
-    ``is_ordered``: without an intercept, which cutpoints have; ``classes``: those that have a latent of each term;
-    ``kinds``: those of its responses, or None for any; ``is_censored``: whether y has times and their codes;
+    ``is_ordered``: cutpoints replace the intercept. ``classes``: the classes with a latent of each term.
+    ``kinds``: the kinds of its responses, or None for any. ``is_censored``: whether y has times and their codes.
     ``latents``: the names of its latents after the first.
     """
 
@@ -278,7 +278,7 @@ class Family(NamedTuple):
         return self.is_ordered or self.classes is not None
 
     def start(self, y: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
-        """The scale of the first latent and its prior mean, of rows that count as often as they have weight.
+        """Return the scale of the first latent and its prior mean, of rows that count as often as they have weight.
 
         The scale is the standard deviation of y or, where the latent is a logarithm, of that, and then at least 1.
         Censored rows count only where there are no others.
@@ -620,11 +620,11 @@ class ProportionalHazards:
         return sum_([*total, ratios[-1] * (time > starts[-1]) * (time - starts[-1])])
 
     def mean(self, y: Observation, f: Expression, hazards: VectorSymbol) -> Expression:
-        """The mean time from 0, the integral of the survival function."""
+        """Return the mean time from 0, the integral of the survival function."""
         return self._moments(f, hazards)[0]
 
     def variance(self, y: Observation, f: Expression, hazards: VectorSymbol) -> Expression:
-        """The variance of the time from 0."""
+        """Return the variance of the time from 0."""
         mean, square = self._moments(f, hazards)
         return square - mean**2
 
@@ -643,7 +643,7 @@ class ProportionalHazards:
         return sum_(mean), sum_(square)
 
     def draw(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, hazards: np.ndarray) -> np.ndarray:
-        """Times at which the cumulated hazard is exponential."""
+        """Return times at which the cumulated hazard is exponential."""
         starts, ratios = np.array([0.0, *self.ends]), np.concatenate([np.ones_like(hazards[:1]), hazards])
         before = np.concatenate([np.zeros_like(ratios[:1]), np.cumsum(ratios[:-1] * np.diff(starts)[:, None], axis=0)])
         level = rng.standard_exponential(f.shape) / np.exp(f)
@@ -665,7 +665,7 @@ def censored_lognormal(y: Observation, f: Expression, scale: Expression = POSITI
 
 @likelihood(support=supports.LeftTruncated(), num_latents=1, sampler=_draw_times)
 def truncated_lognormal(y: Observation, f: Expression, scale: Expression = POSITIVE) -> Expression:
-    """y = (time, event, entry), as ``censored_lognormal``, of rows whose time is above that of entry."""
+    """y = (time, event, entry), as ``censored_lognormal``, of rows whose time is above the entry."""
     none = y[2] == 0
     return censored_lognormal.function(y, f, scale) / normal_cdf((f - log(y[2] + none)) / scale) ** (1 - none)
 
@@ -762,7 +762,7 @@ _FAMILIES: dict[str, dict[str, Family]] = {
 
 
 def family_of(choice: object, link: str | None) -> Family:
-    """The family of a name, a likelihood or a likelihood family; ValueError for others."""
+    """Return the family of a name, a likelihood or a likelihood family; ValueError for others."""
     if isinstance(choice, LikelihoodFamily):
         choice = choice()
     if isinstance(choice, Likelihood):
@@ -787,7 +787,7 @@ def family_of(choice: object, link: str | None) -> Family:
 
 
 def check_response(family: Family, choice: object, response: FormulaResponse, y: np.ndarray) -> int:
-    """The number of levels of a response, 0 if it has none; ValueError for a response that a family cannot have."""
+    """Return the number of levels of a response, 0 without levels; ValueError if the family does not accept it."""
     if family.kinds is not None and response.kind not in family.kinds:
         needed = " or ".join(_WRITTEN[kind] for kind in family.kinds)
         raise ValueError(
@@ -821,7 +821,7 @@ class AdditivePredictor(NamedTuple):
         )
 
     def offset(self, frame: pd.DataFrame, name: str) -> np.ndarray:
-        """The sum of its offsets (n,)."""
+        """Return the sum of its offsets (n,)."""
         columns = [offset.read(frame, name)[:, 0] for offset in self.offsets]
         columns += [term.read(frame, name) @ term.coefficients.means for term in self.terms if term.coefficients]
         return np.sum(columns, axis=0)
@@ -847,7 +847,7 @@ class NamedLatents(NamedTuple):
     def of(
         cls, likelihood: Likelihood, family: Family, parsed: Mapping[int | str, Parsed], first: PredictorStart
     ) -> Self:
-        """The latents of formulas; ValueError for a formula of what is neither a latent nor a positive parameter."""
+        """Return the latents of formulas; ValueError for a formula of neither a latent nor a positive parameter."""
         size = likelihood.num_latents or 1 + max(number for number in parsed if isinstance(number, int))
         names, starts = ["", *(f"f[{number}]" for number in range(1, size))], [first, *[PredictorStart()] * (size - 1)]
         is_positive = {name: bool(p.positive) and p.length is None for name, p in likelihood.parameters.items()}
@@ -880,7 +880,7 @@ class NamedLatents(NamedTuple):
 def read_predictor(
     parsed: Parsed, number: int, latent: str, start: PredictorStart, data: of_terms.TrainingData, priors: dict[str, Any]
 ) -> AdditivePredictor:
-    """The predictor of a parsed formula of a latent; priors of its terms are taken out of ``priors``.
+    """Return the predictor of a parsed formula of a latent; priors of its terms are taken out of ``priors``.
 
     Default priors are of data in which each row occurs as often as it counts.
     """

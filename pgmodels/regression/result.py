@@ -46,11 +46,11 @@ def conditional_grid(
     frame: pd.DataFrame, conditional: Conditional, used: Collection[str] | None = None,
     compared: Collection[str] = (), counts: np.ndarray | None = None,
 ) -> tuple[pd.DataFrame, list[str]]:  # fmt: skip
-    """The grid of the columns ``conditional``, with others that are ``used``, by default all, and their names.
+    """Return a grid over the columns ``conditional``, with all other ``used`` columns (by default all), and its names.
 
-    Numbers in columns ``compared`` are levels. Means and most frequent levels are of rows that count as often as they
-    have weight. A dict has the values of columns, or None for the default: all levels, 50 points of the first column of
-    numbers, and quartiles of further ones.
+    Numbers in columns ``compared`` are levels. Means and most frequent levels are weighted by the rows' weights. A dict
+    has the values of columns, or None for the default. The default is all levels, 50 points of the first column of
+    numbers, and quartiles of further columns of numbers.
     """
     wanted = {conditional: None} if isinstance(conditional, str) else conditional
     wanted = dict(wanted) if isinstance(wanted, Mapping) else dict.fromkeys(wanted)
@@ -127,7 +127,7 @@ def figure_of_effects(result: "RegressionResult") -> Figure:
             is_surface = sum(len(part.names) for part in term.columns if not isinstance(part, Levels)) > 1
             drawn.append((term.name, partial(_effect, term=term, table=table, rows=rows), "" if is_surface else "y"))
     if not drawn:
-        raise ValueError("plot_effects shows terms such as s(x) and (1|g); the formula has none.")
+        raise ValueError("plot_effects needs terms such as s(x) and (1|g); the formula has none. Use summary().")
     inches_of_level = 0.2
     figure, panels = _panels(len(drawn), max(2.9, 0.8 + inches_of_level * most))
     for axes, (title, draw, axis) in zip(panels, drawn, strict=True):
@@ -166,10 +166,10 @@ def _effect(axes: Axes, term: FormulaTerm, table: pd.DataFrame, rows: "NewRows")
 
 
 def figure_over_grid(table: pd.DataFrame, label: str) -> Figure:
-    """Values over a grid of one to three columns: along the axis, by colour, and by panel."""
+    """Draw values over a grid of one to three columns: along the axis, by colour, and by panel."""
     by = [name for name in table.columns if name not in ("mean", "sd", *intervals.names())]
     if len(by) > 3:
-        raise ValueError(f"a figure shows up to three columns of a grid, levels included; got {by}.")
+        raise ValueError(f"conditional must have at most three columns for a figure, levels included; got {by}.")
     panel = by[2] if len(by) == 3 else None
     values = [None] if panel is None else list(pd.unique(table[panel]))
     figure, panels = _panels(len(values), 3.2)
@@ -259,15 +259,15 @@ class Values(NamedTuple):
     levels: list[Any] | None = None
 
     def averaged(self, groups: Sequence[np.ndarray], counts: np.ndarray | None) -> "Values":
-        """Averages over groups of rows, which count as often as they have weight."""
+        """Return averages over groups of rows, weighted by ``counts``."""
         chosen = [None if counts is None else counts[rows] for rows in groups]
         means = [np.average(self.draws[:, rows], 1, some) for rows, some in zip(groups, chosen, strict=True)]
         return Values(np.stack(means, axis=1), self.levels)
 
     def as_table(self, labels: pd.DataFrame, **constants: str) -> pd.DataFrame:
-        """The table of the values, with columns of constants, the labels of the rows, and a row for each level.
+        """Return a table of the values, with columns of constants, labels of the rows, and a row for each level.
 
-        Labels with the name of another column of the table are prefixed by "data_".
+        Labels with the name of another column of the table have the prefix "data_".
         """
         draws, count = self.draws, self.draws.shape[2]
         table = intervals.of_draws(draws.reshape(len(draws), -1))
@@ -287,8 +287,8 @@ class Values(NamedTuple):
 class Skewed(NamedTuple):
     """A coefficient with a skewed marginal.
 
-    It is the value of a ``latent`` at the input ``X`` (1, d), with this mean and deviation by linear response, and
-    counts in the latent at other inputs by their products with ``factors`` (d,).
+    It is the value of a ``latent`` at the input ``X`` (1, d), with this mean and deviation by linear response. The
+    product of another input with ``factors`` (d,) is its share in the latent there.
     """
 
     latent: int
@@ -299,15 +299,15 @@ class Skewed(NamedTuple):
     marginal: GridDensity
 
     def moved(self, values: np.ndarray) -> np.ndarray:
-        """What is added to values of the Gaussian to give values of the marginal."""
+        """Return the shift from values of the Gaussian to values of the marginal."""
         return self.marginal.transport((values - self.mean) / self.deviation) - values
 
 
 class LatentSampler:
-    """Draws of the latents of a result at new inputs, and draws of what depends on them.
+    """Draws of the latents of a result at new inputs, and of quantities that depend on them.
 
-    Tables are made in parts of ``max_numbers`` drawn numbers, 64 MB, or of ``max_joint`` latents if these are drawn
-    jointly. ``class_names`` are those of a response with classes, else None.
+    Tables are computed in parts of ``max_numbers`` drawn numbers, 64 MB, or of ``max_joint`` latents if these are drawn
+    jointly. ``class_names`` are the names of the response's classes, None without classes.
     """
 
     max_numbers = 2**23
@@ -347,7 +347,7 @@ class LatentSampler:
         return skewed
 
     def parts(self, rows: NewRows) -> list[NewRows]:
-        """The rows in parts that fit into memory."""
+        """Return the rows in parts that fit into memory."""
         size = self.regression.model.num_latents
         width = max(size, len(self.class_names or [""]))
         length = max(1, self.max_joint // size if self.skewed else self.max_numbers // (_DRAWS * width))
@@ -359,10 +359,10 @@ class LatentSampler:
     def latents(
         self, X: np.ndarray, num_draws: int = _DRAWS, seed: Seed = 0, jointly: bool = True, has_moments: bool = True
     ) -> DrawNodes:
-        """Draws (draws, m, latents) with their likelihood parameters, joint or for rows one by one.
+        """Return draws (draws, m, latents) with their likelihood parameters, joint or independent over the rows.
 
-        Equal rows share theirs. With ``has_moments`` the draws of each latent have its exact mean and, one by one, its
-        exact variance.
+        Equal rows share their draws. With ``has_moments`` the draws of each latent have its exact mean and, if
+        independent, its exact variance.
         """
         rows, places = np.unique(X, axis=0, return_inverse=True)
         inputs = np.concatenate([rows, *(coefficient.X for coefficient in self.skewed)])
@@ -385,13 +385,13 @@ class LatentSampler:
         return DrawNodes(draws, nodes.values)
 
     def responses(self, rows: NewRows, num_draws: int, seed: Seed, nodes: DrawNodes | None = None) -> np.ndarray:
-        """Draws of y (draws, m)."""
+        """Return draws of y (draws, m)."""
         drawn = self.latents(rows.X, num_draws, seed, has_moments=False) if nodes is None else nodes
         nodes = self._excluded(drawn, rows)
         return self._predictive(rows, nodes).draw(num_draws, seed)
 
     def values(self, rows: NewRows, target: str, nodes: DrawNodes | None = None) -> Values:
-        """Draws of a target: see ``RegressionResult``."""
+        """Return draws of a target: see ``RegressionResult``."""
         regression = self.regression
         named = {term.latent: term.predictor for term in regression.terms if term.latent}
         named |= {f"f[{number}]": number for number in range(len(regression.sums))}
@@ -410,7 +410,7 @@ class LatentSampler:
         return Values(regression.linear_predictor(rows.frame, nodes.draws, number)[:, :, None])
 
     def moments(self, rows: NewRows) -> tuple[np.ndarray, np.ndarray]:
-        """Draws (draws, m) of the mean of y and of its variance given the latents."""
+        """Return draws (draws, m) of the mean of y and of its variance given the latents."""
         nodes = self.latents(rows.X)
         mean, variance = self._predictive(rows, nodes).moments_given(slice(None), nodes.draws)
         return np.asarray(mean), np.asarray(variance)
@@ -427,20 +427,20 @@ class LatentSampler:
 class RegressionResult(DoublePrecision):
     """The result of an engine for a regression formula.
 
-    ``result`` is the engine's, for ``pgmodels.compare``, ``diagnose``, ArviZ and files, and ``regression`` the model of
-    the formula. Intervals are equal-tailed, with ArviZ's default probability ``stats.ci_prob``. All tables are data
-    frames of pandas, with a row for each level if y has more than two. A column of the data that is called as one of
-    the table, such as "mean" or "sd", is "data_mean" or "data_sd" there.
+    ``result`` is the engine's result, for ``pgmodels.compare``, ``diagnose``, ArviZ and files; ``regression`` is the
+    formula's model. Intervals are equal-tailed, with ArviZ's default probability ``stats.ci_prob``. All tables are data
+    frames of pandas, with a row for each level if y has more than two. A column of the data with the name of a column
+    of the table, such as "mean" or "sd", is renamed to "data_mean" or "data_sd".
 
-    Several methods take new data by the same arguments: ``newdata``, a data frame, by default the data; or
-    ``conditional``, columns that vary over a grid while the others stay at their means or most frequent levels, as a
-    name, names, or a dict with values, such as ``{"age": [20, 40], "sex": None}``. Groups that a grid does not name are
-    left out. ``target`` is "mean", the mean of y given the latents (of one trial; of a class its probability);
-    "linear", the first predictor; or another one by name, such as "f[1]" or "sigma", the logarithm of a parameter.
+    Several methods have the same arguments for new data. ``newdata`` is a data frame, by default the data.
+    ``conditional`` names columns that vary over a grid: a name, names, or a dict with values, such as
+    ``{"age": [20, 40], "sex": None}``. All other columns stay at their means or most frequent levels; groups that a
+    grid does not name are left out. ``target`` is "mean", the mean of y given the latents (of one trial; the
+    probability of a class), or "linear", the first predictor. Other names are "f[1]" or "sigma", a log.
 
-    Predictions of rows cost memory for a part of them at a time. Averages over rows, comparisons, slopes and effects
-    are by draws that are joint over distinct rows, whose number counts squared: they raise MemoryError where these do
-    not fit. Pass a sample of the rows then, as in ``newdata=data.sample(1000)``.
+    Predictions of rows need memory for only a part of the rows at a time. Averages over rows, comparisons, slopes and
+    effects need joint draws over distinct rows: their memory grows with the square of the number of rows. They raise
+    MemoryError if it does not fit. Then pass a sample of the rows, as in ``newdata=data.sample(1000)``.
     """
 
     def __init__(self, regression: "Regression", result: EngineResult):
@@ -448,12 +448,12 @@ class RegressionResult(DoublePrecision):
         self._sampler = LatentSampler(regression, result)
 
     def summary(self) -> pd.DataFrame:
-        """Coefficients of linear terms and hyperparameters: mean, sd and the bounds of an interval.
+        """Return mean, sd and the bounds of an interval of each linear coefficient and hyperparameter.
 
-        For variances it has their roots: ``sd(Intercept | g)`` of a group, ``sd(x | g)`` of its slopes, ``sd(s(x))`` of
-        a smooth; ``cor(Intercept, x | g)`` is a correlation, and ``sigma`` the scale of the noise.
-        Of hyperparameters that ``fit`` learned, intervals are by the delta method; where that is left out there are
-        none.
+        Roots replace variances: ``sd(Intercept | g)`` of a group, ``sd(x | g)`` of its slopes, ``sd(s(x))`` of a
+        smooth. ``cor(Intercept, x | g)`` is a correlation, and ``sigma`` the scale of the noise.
+        The delta method computes the intervals of hyperparameters that ``fit`` learned. Without it they have no
+        interval.
         """
         regression = self.regression
         rows: dict[str, pd.Series] = {}
@@ -468,15 +468,15 @@ class RegressionResult(DoublePrecision):
         return pd.concat([pd.DataFrame(rows).T, *_hyperparameters(regression, self.result)])
 
     def effects(self, term: str, newdata: Any = None) -> pd.DataFrame:
-        """The contribution of one term to the predictor, less its mean over the rows.
+        """Return the contribution of one term to the predictor, minus its mean over the rows.
 
         Parameters
         ----------
         term : str
-            The text of the term, as in the formula; of a smooth its line is a part. "linear" for all linear terms
-            together. Terms of a further predictor as in ``"f[1]: s(t)"``.
+            The text of the term, as in the formula. A smooth includes its line. "linear" means all linear terms
+            together. Terms of a further predictor have its name, as in ``"f[1]: s(t)"``.
         newdata : data frame, optional
-            By default the data.
+            New data; by default the data.
         """
         regression = self.regression
         number = _number(regression, term)
@@ -497,29 +497,29 @@ class RegressionResult(DoublePrecision):
         return Values(f - middle, levels if len(levels) > 1 else None).as_table(labels)
 
     def ranef(self) -> pd.DataFrame:
-        """The effects of the levels of groups, ``(1|g)`` or ``(1 + x|g)``, about their prior mean 0.
+        """Return the effects of the levels of groups, ``(1|g)`` or ``(1 + x|g)``, about their prior mean 0.
 
-        A row for each term, level and effect, which is "Intercept" or the text of a slope.
+        The table has a row for each term, level and effect, which is "Intercept" or the text of a slope.
 
         Raises
         ------
         ValueError
-            If no term is one of groups.
+            If the formula has no term of groups.
         """
         return _effects_of_groups(self._sampler, [])
 
     def coef(self) -> pd.DataFrame:
-        """The coefficients of each level of groups: effects, as in ``ranef``, plus the coefficient of that name.
+        """Return the coefficients of each level of groups: effects, as in ``ranef``, plus the coefficient of that name.
 
         Raises
         ------
         ValueError
-            If no term is one of groups.
+            If the formula has no term of groups.
         """
         return _effects_of_groups(self._sampler, _coefficients(self.regression))
 
     def VarCorr(self) -> pd.DataFrame:
-        """The rows of ``summary`` for standard deviations and correlations of groups, and for the noise."""
+        """Return the rows of ``summary`` for standard deviations and correlations of groups, and for the noise."""
         groups = [term for term in self.regression.terms if term.is_group]
         several = [(term.prefix, names) for term in groups for names in term.names.values()]
         names = ["sigma", *(prefix + name for prefix, each in several for name in np.atleast_1d(each))]
@@ -535,7 +535,7 @@ class RegressionResult(DoublePrecision):
         exclude: Sequence[str] = (),
         average_by: str | Sequence[str] | None = None,
     ) -> pd.DataFrame:
-        """The mean of y, a predictor, or y itself at new data, with intervals.
+        """Return the mean of y, a predictor, or y itself at new data, with intervals.
 
         Parameters
         ----------
@@ -546,7 +546,7 @@ class RegressionResult(DoublePrecision):
         exclude : sequence of str
             Terms that are left out, at their prior means, such as ``"(1|herd)"``.
         average_by : str or sequence of str, optional
-            Columns: predictions are averaged over the rows of each combination of their values.
+            Columns; predictions are averaged over the rows of each combination of their values.
         """
         rows = _rows(self.regression, newdata, conditional, exclude)
         if average_by is not None:
@@ -568,22 +568,22 @@ class RegressionResult(DoublePrecision):
         target: str = "mean",
         average_by: str | Sequence[str] | None = None,
     ) -> pd.DataFrame:
-        """The difference between predictions at two values of a column, all else as it is, averaged over the rows.
+        """Compare predictions at two values of a column, with all other columns unchanged, averaged over the rows.
 
         Parameters
         ----------
         contrast : dict
             A column and its values, as in ``{"treat": ["no", "yes"]}``: the second is compared with the first. Of
-            several values, or of all in the data with ``{"treat": None}``, each pair is; intervals are of each pair by
-            itself, not adjusted for the number of pairs.
+            several values, or of all in the data with ``{"treat": None}``, each pair is compared. Intervals are not
+            adjusted for the number of pairs.
         newdata, conditional
-            New data, or a grid, which has a comparison in each row: see the class.
+            New data, or a grid with a comparison in each row: see the class.
         comparison : {"diff", "ratio", "lift"}
-            Of the averages: difference, ratio, or difference over the first.
+            The difference of the averages, their ratio, or their difference over the first.
         target : str
             See the class.
         average_by : str or sequence of str, optional
-            Columns: averages over the rows of each combination of their values, not over all rows.
+            Columns; averages are over the rows of each combination of their values, not over all rows.
         """
         operations: dict[str, tuple[str, Any]] = {
             "diff": ("-", lambda low, high: high - low),
@@ -597,7 +597,7 @@ class RegressionResult(DoublePrecision):
         (name, chosen), (sign, operation) = next(iter(contrast.items())), operations[comparison]
         rows = _rows(self.regression, newdata, conditional, changed=name)
         if name not in rows.frame.columns:
-            raise ValueError(f"the data have no column {name!r}; they have {list(rows.frame.columns)}.")
+            raise ValueError(f"contrast must name a column of the data, {list(rows.frame.columns)}; got {name!r}.")
         if chosen is None:
             column = self.regression.data[name]
             chosen = _values(column, name not in self.regression.compared and _is_continuous(column), False)
@@ -617,9 +617,9 @@ class RegressionResult(DoublePrecision):
         return pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
 
     def r2(self) -> pd.DataFrame:
-        """The share of the variance of y, of one trial and weight 1, that its mean explains (Gelman et al. 2019)."""
+        """Return the share of y's variance, of one trial and weight 1, that its mean explains (Gelman et al. 2019)."""
         if self._sampler.class_names is not None:
-            raise ValueError("r2 needs y with a mean; the response has levels.")
+            raise ValueError("r2 needs y with a mean; the response has levels. Use predictions() instead.")
         rows = _rows(self.regression, None)
         mean, noise = self._sampler.moments(rows)
         middle = np.average(mean, axis=1, weights=rows.counts)[:, None]
@@ -635,9 +635,9 @@ class RegressionResult(DoublePrecision):
         target: str = "mean",
         average_by: str | Sequence[str] | None = None,
     ) -> pd.DataFrame:
-        """The derivative of predictions in a column of numbers, averaged over the rows.
+        """Return the derivative of predictions in a column of numbers, averaged over the rows.
 
-        Of linear terms it is exact, of others the difference over a thousandth of the column's deviation either way.
+        It is exact for linear terms, and otherwise the difference over 0.001 column deviations in both directions.
 
         Parameters
         ----------
@@ -648,22 +648,22 @@ class RegressionResult(DoublePrecision):
         """
         frame = self.regression.data
         if name not in frame.columns or not pd.api.types.is_numeric_dtype(frame[name]):
-            raise ValueError(f"slopes needs a column of numbers; got {name!r}, of {list(frame.columns)}.")
+            raise ValueError(f"slopes needs a column of numbers among {list(frame.columns)}; got {name!r}.")
         if target == "response":
-            raise ValueError("slopes: draws of y have no derivative; target must be 'mean', 'linear' or a predictor.")
+            raise ValueError("slopes: target must be 'mean', 'linear' or a predictor; got 'response', draws of y.")
         rows = _rows(self.regression, newdata, conditional)
         labels, groups = _averages(rows, average_by)
         return _slopes(self._sampler, rows, name, target).averaged(groups, rows.counts).as_table(labels, slope=name)
 
     def draws(self, newdata: Any = None, num_draws: int = _DRAWS, seed: Seed = 0) -> np.ndarray:
-        """Draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
+        """Return draws of y at new data, (num_draws, m), for one trial, with latents drawn jointly over the rows."""
         return self._sampler.responses(_rows(self.regression, newdata), num_draws, seed)
 
     def to_arviz(self, num_draws: int = _DRAWS, seed: Seed = 0, *, prior: PriorPredictive | None = None) -> "DataTree":
-        """The result for ArviZ, with the data's index and terms as labels: see ``pgmodels.to_arviz``.
+        """Convert the result for ArviZ, with the data's index and terms as labels: see ``pgmodels.to_arviz``.
 
-        Latents have the names of the terms, with the level if y has several. Hyperparameters have both their names in
-        the model and, with standard deviations for variances, those of ``summary``.
+        Latents have the names of the terms, with the level if y has several. Hyperparameters have their names in the
+        model and also the names of ``summary``, with standard deviations for variances.
         """
         regression, result = self.regression, self.result
         levels = regression.classes
@@ -693,16 +693,16 @@ class RegressionResult(DoublePrecision):
         return tree
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write the result to a file that ``pgm.load_formula`` reads, without pickles or code; returns its path.
+        """Write the result to a file that ``pgm.load_formula`` reads, without pickles or code; return its path.
 
-        It has the columns of the data that the formula reads.
+        The file has the columns of the data that the formula reads.
         """
         from pgmodels.regression.formula import save_formula
 
         return save_formula(self, path)
 
     def plot_effects(self) -> Figure:
-        """The contribution of each term that is not linear: lines, points of levels, or colours at two columns.
+        """Draw the contribution of each term that is not linear: lines, points of levels, or colours at two columns.
 
         Returns
         -------
@@ -717,7 +717,7 @@ class RegressionResult(DoublePrecision):
         return figure_of_effects(self)
 
     def plot_predictions(self, conditional: Conditional, *, target: str = "mean") -> Figure:
-        """Predictions over a grid of up to three columns: along the axis, by colour, and by panel.
+        """Draw predictions over a grid of up to three columns: along the axis, by colour, and by panel.
 
         Parameters
         ----------
@@ -734,12 +734,12 @@ class RegressionResult(DoublePrecision):
     def plot_comparisons(
         self, contrast: Mapping[str, Sequence[Any]], conditional: Conditional, *, target: str = "mean"
     ) -> Figure:
-        """Differences of predictions over a grid, as ``comparisons`` has them; see ``plot_predictions``."""
+        """Draw the differences of ``comparisons`` over a grid; see ``plot_predictions``."""
         table = self.comparisons(contrast, conditional=conditional, target=target)
         return figure_over_grid(table.iloc[:, 1:], f"{_label(self._sampler, target)}, {table['contrast'].iloc[0]}")
 
     def plot_slopes(self, name: str, conditional: Conditional, *, target: str = "mean") -> Figure:
-        """Slopes over a grid, as ``slopes`` has them; see ``plot_predictions``."""
+        """Draw the derivatives of ``slopes`` over a grid; see ``plot_predictions``."""
         table = self.slopes(name, conditional=conditional, target=target)
         return figure_over_grid(table.iloc[:, 1:], f"slope of {_label(self._sampler, target)} in {name}")
 
@@ -777,7 +777,7 @@ def _number(regression: "Regression", term: str) -> int:
     texts = [one.name for one in regression.terms]
     plain = [text.replace(" ", "") for text in texts]
     if str(term).replace(" ", "") not in plain:
-        raise ValueError(f"there is no term {term!r}; the terms are {', '.join(map(repr, texts))}.")
+        raise ValueError(f"term must be one of {', '.join(map(repr, texts))}; got {term!r}.")
     return plain.index(str(term).replace(" ", ""))
 
 

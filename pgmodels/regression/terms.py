@@ -39,7 +39,7 @@ class TrainingData(NamedTuple):
     counts: np.ndarray
 
     def moments(self, columns: "TermColumns") -> tuple[np.ndarray, np.ndarray]:
-        """Means and standard deviations of columns."""
+        """Return means and standard deviations of columns."""
         return moments(columns.read(self.frame), self.counts)
 
 
@@ -50,7 +50,7 @@ class TermColumns(ABC):
 
     @abstractmethod
     def read(self, frame: pd.DataFrame, name: str = "data") -> np.ndarray:
-        """The columns of a frame; ValueError, with its ``name``, for missing columns and entries."""
+        """Return the columns of a frame; ValueError, with its ``name``, for missing columns and entries."""
 
 
 class DesignMatrix(TermColumns):
@@ -178,7 +178,7 @@ class DesignMatrix(TermColumns):
             raise ValueError(
                 f"{name} has {arrays.as_python(values.iloc[row])!r} in row {row}, {place}, which is not a level "
                 f"of this fixed effect in the training data ({arrays.listed(levels)}). A group effect, "
-                f"(1|{column or 'group'}), takes new levels."
+                f"(1|{column or 'group'}), accepts new levels."
             )
 
 
@@ -319,14 +319,14 @@ class Places(TermColumns):
         values = self.numbers.read(frame, name)
         if (row := first_row(~np.isin(values, self.places))) is not None:
             raise ValueError(
-                f"{name} has {values[row, 0]:g} in row {row}, {self.numbers.term}, where the data have no "
-                "row. Add one without a response, with missing='predict', or write s(x), a smooth function."
+                f"{name} has {values[row, 0]:g} in row {row}, {self.numbers.term}, a value without a row in "
+                "the data. Add one without a response, with missing='predict', or write s(x), a smooth function."
             )
         return np.searchsorted(self.places, values).astype(np.float64)
 
 
 def read_frame(data: object, name: str, used: Collection[str]) -> pd.DataFrame:
-    """A data frame of any library with columns as ``read_column`` has them, and rows numbered from 0.
+    """Return a data frame of any library with columns as ``read_column`` has them, and rows numbered from 0.
 
     Raises ValueError for columns ``used`` without such a type; others are kept as objects.
     """
@@ -381,7 +381,7 @@ def check_kinds(frame: pd.DataFrame, kinds: Mapping[str, str], name: str) -> Non
 
 
 def with_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
-    """A frame with nullable numbers and booleans as plain ones; float64 with NaN where entries are missing."""
+    """Return a frame with nullable numbers and booleans as plain ones; float64 with NaN where entries are missing."""
     changed = {}
     for name, column in frame.items():
         if isinstance(column.dtype, pd.api.extensions.ExtensionDtype) and column.dtype.kind in "iub":
@@ -394,7 +394,7 @@ def with_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def moments(X: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and standard deviations of columns, of rows that count as often as they have weight.
+    """Return means and standard deviations of columns, of rows that count as often as they have weight.
 
     Raises ValueError if variances overflow.
     """
@@ -489,11 +489,11 @@ class Coefficients(NamedTuple):
 class FormulaTerm(NamedTuple):
     """A term: its text, its columns, and the kernel of these; ``mean`` is the constant prior mean of its latent.
 
-    ``predictor`` is the number of the likelihood's latent that it is a part of, and ``latent`` its name, such as "f[1]"
-    or "sigma", empty for the first; linear terms have ``coefficients``.
+    ``predictor`` is the number of the likelihood's latent that it is a part of. ``latent`` is its name, such as "f[1]"
+    or "sigma", empty for the first. Linear terms have ``coefficients``.
     ``lines`` are the columns of the design of the linear terms that are the line of a smooth.
-    ``names`` are those that summaries have for hyperparameters of the kernel, standard deviations for variances and
-    correlations for their root; of several entries a name each, "" for one that they leave out.
+    ``names`` are the kernel's hyperparameters in summaries: standard deviations for variances, correlations for their
+    root. Several entries have a name each, "" for an entry that summaries leave out.
     """
 
     text: str
@@ -534,19 +534,19 @@ class FormulaTerm(NamedTuple):
         return X if self.coefficients is None else X - self.coefficients.centre
 
     def gp(self, block: range, size: int) -> GP:
-        """The GP of ``size`` latents of a block of columns of X."""
+        """Return the GP of ``size`` latents of a block of columns of X."""
         return GP(On(self.kernel, block), mean=Fixed(self.mean), size=size, form=self.form)
 
 
 def linear_term(
     design: DesignMatrix, data: TrainingData, scale: float, level: float, priors: dict[str, Any]
 ) -> FormulaTerm:
-    """Coefficients with independent priors: one latent, linear in the columns of the design.
+    """Return coefficients with independent priors: one latent, linear in the columns of the design.
 
     Those with a Student-t prior are normal given their variances, of which each has an inverse gamma prior.
 
-    The default prior of an intercept, or of levels in its place, is of the line at the means of the other columns: at
-    their origin, which may be far away, the line is less certain. A prior that is given is of the line at the origin.
+    The default prior of an intercept, or of levels instead, is of the line at the means of the other columns. At their
+    origin, which may be far away, the line is less certain. A prior that is given is of the line at the origin.
     """
     X, names = design.read(data.frame), design.names
     middle, deviations = moments(X, data.counts)
@@ -609,21 +609,21 @@ def _read_prior(name: str, prior: object) -> LocationScale:
         return LocationScale(0.0, np.inf)
     if not isinstance(prior, dist.Normal | dist.StudentT | dist.Cauchy) or prior.shape():
         raise ValueError(
-            f"priors: that of the coefficient {name} must be dist.Normal(mean, sd), dist.StudentT(df, mean, scale) or "
-            f"'flat'; got {prior!r}."
+            f"priors: the prior of {name} must be dist.Normal(mean, sd), dist.StudentT(df, mean, scale) or 'flat'; "
+            f"got {prior!r}."
         )
     freedom = getattr(prior, "df", 1.0 if isinstance(prior, dist.Cauchy) else np.inf)
     stated = LocationScale(float(prior.loc), float(prior.scale), float(freedom))
     if not (np.isfinite(stated.mean) and 0.0 < stated.scale < np.inf and stated.freedom > 0.0):
         raise ValueError(
-            f"priors: that of the coefficient {name} must have a finite mean, a finite sd or scale > 0 and df > 0; got "
+            f"priors: the prior of {name} must have a finite mean, a finite sd or scale > 0 and df > 0; got "
             f"{type(prior).__name__} with mean {stated.mean} and scale {stated.scale}."
         )
     return stated
 
 
 def check_call(call: TermCall) -> None:
-    """Raise ValueError for options that a term does not have, and for several columns where it takes one."""
+    """Raise ValueError for options that a term does not have, and for several columns if it accepts one."""
     if call.name == ":":
         for part in call.options["parts"]:
             check_call(part)
@@ -663,11 +663,11 @@ def check_call(call: TermCall) -> None:
         remedy = f" For a function of each level of a factor g write {call.name}(x, by=g)." * (
             "by" in _OPTIONS[call.name]
         )
-        raise ValueError(f"formula: {call.text} must have one column; {call.name} takes no more.{remedy}")
+        raise ValueError(f"formula: {call.text} must have one column; {call.name} accepts no more.{remedy}")
 
 
 def call_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
-    """The GP of ``gp`` or ``ar1``."""
+    """Return the GP of ``gp`` or ``ar1``."""
     numbers = Numbers(call.arguments, data, call.text)
     X = numbers.read(data.frame)
     is_sphere = bool(call.options.get("sphere", False))
@@ -692,13 +692,13 @@ _BASES = ("tp", "ts", "cr", "cs", "ps", "ds", "gp", "bs")
 
 
 def has_line(call: TermCall) -> bool:
-    """Whether a term does not contain its lines, which are linear terms."""
+    """Return whether a term does not contain its lines, which are linear terms."""
     is_smooth = call.name in ("s", "te") and "period" not in call.options and call.options.get("bs", "tp") in _BASES
     return is_smooth or call.name == "rw2"
 
 
 def lines_of(call: TermCall, data: TrainingData) -> list[Lines]:
-    """The lines that a smooth does not contain."""
+    """Return the lines that a smooth does not contain."""
     if not has_line(call):
         return []
     others, *_ = _by(call.options.get("by"), data, call.text)
@@ -706,7 +706,7 @@ def lines_of(call: TermCall, data: TrainingData) -> list[Lines]:
 
 
 def smooth_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
-    """The GP of ``s``, ``te`` or ``ti``, without the lines or the constant that are separate terms."""
+    """Return the GP of ``s``, ``te`` or ``ti``, without the lines or the constant that are separate terms."""
     basis, by, arguments, text = call.options.get("bs", "tp"), call.options.get("by"), call.arguments, call.text
     if basis == "fs":
         if by is not None or len(arguments) != 2 or not arguments[1].is_name:
@@ -775,7 +775,7 @@ def _nodes(X: np.ndarray, most: int = 50) -> np.ndarray:
 
 
 def level_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
-    """The effects of ``car``, ``icar`` and ``bym2`` of areas with neighbours, and of ``rw1`` and ``rw2``."""
+    """Return the effects of ``car``, ``icar`` and ``bym2`` of areas with neighbours, and of ``rw1`` and ``rw2``."""
     columns: TermColumns
     if call.name in ("rw1", "rw2"):
         columns = places = Places(Numbers(call.arguments, data, call.text), data.frame)
@@ -798,7 +798,7 @@ def level_term(call: TermCall, data: TrainingData, scale: float, priors: dict[st
 
 
 def separable_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
-    """The product of two processes: the covariance of a latent at areas and times, say; the first has its variance."""
+    """Return the product of two processes, such as of areas and times; the first has the variance."""
     calls, given = call.options["parts"], priors.pop(call.text, {})
     chosen: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     if isinstance(given, dict) and given:
@@ -818,7 +818,7 @@ def separable_term(call: TermCall, data: TrainingData, scale: float, priors: dic
 
 
 def process_term(call: TermCall, data: TrainingData, scale: float, priors: dict[str, Any]) -> FormulaTerm:
-    """The GP of a term that is one."""
+    """Return the GP of a term that is one."""
     makers = {":": separable_term, "gp": call_term, "ar1": call_term, **dict.fromkeys(("s", "te", "ti"), smooth_term)}
     return makers.get(call.name, level_term)(call, data, scale, priors)
 
@@ -830,7 +830,7 @@ def _typical(known: Structured) -> float:
 
 
 def from_context(name: str, context: Mapping[str, Any], term: str) -> Any:
-    """A matrix or graph that a term names."""
+    """Return a matrix or graph that a term names."""
     if name not in context:
         raise ValueError(
             f"formula: {term} reads {name}, which is not in context: pass it, as in context={{{name!r}: W}}."
@@ -919,9 +919,9 @@ def _form(call: TermCall) -> Any:
 
 
 def with_chain(terms: list[FormulaTerm], frame: pd.DataFrame, min_values: int = 5000) -> list[FormulaTerm]:
-    """The terms, of which that of the most values is a Markov process if it can be, has many, and no other is one.
+    """Return the terms; if none is a Markov process, the term with the most values becomes one, if many and possible.
 
-    With as many as by default a dense sweep takes minutes, and gibbs and integrate, which need a factor, hours.
+    With as many as by default a dense sweep needs minutes, and gibbs and integrate, which need a factor, hours.
     """
     # Of a smooth, which is then not centred.
     kernels = [term.kernel.kernel if isinstance(term.kernel, Centred) else term.kernel for term in terms]
@@ -992,7 +992,7 @@ def _times(kernel: Kernel, of_by: Kernel | None, width: int) -> Kernel:
 
 @double_precision
 def half_student(scale: float | np.ndarray) -> dist.StudentT:
-    """The default prior of standard deviations of a scale, of which the positive half is meant: wide, as in brms."""
+    """Return the default prior of standard deviations of a scale; its positive half is used: wide, as in brms."""
     return dist.StudentT(3.0, 0.0, SPREAD * scale)
 
 
@@ -1001,8 +1001,8 @@ def _variance(scale: float | np.ndarray) -> Parameter:
     # Squares of smaller ones, times those of a prior, are far from the largest number.
     if np.any(scale > 1e150):
         raise ValueError(
-            f"data: effects have a scale of {np.max(scale):.3g}, that of the response over that of a column, so that "
-            "their variance overflows double precision. Change the units of the response or of the columns."
+            f"data: effects have a scale of {np.max(scale):.3g}, the response's over a column's, whose square "
+            "overflows double precision. Change the units of the response or of the columns."
         )
     return Parameter(np.exp(2.0 * np.log(scale) - 1.0), prior=sd(half_student(scale)))
 
@@ -1036,8 +1036,8 @@ def _with_priors(make: Callable[..., Kernel], values: dict[str, Any], text: str,
     chosen = priors.pop(text, {})
     if not isinstance(chosen, dict) or set(chosen) - set(values):
         raise ValueError(
-            f"priors: that of {text} must be a dict with some of {', '.join(map(repr, values))}; got {chosen!r}. The "
-            "prior of a standard deviation is one of the variance, as in {'variance': pgm.sd(dist.HalfNormal(2.5))}."
+            f"priors: the prior of {text} must be a dict with some of {', '.join(map(repr, values))}; got {chosen!r}. "
+            "A standard deviation needs a prior of the variance, as in {'variance': pgm.sd(dist.HalfNormal(2.5))}."
         )
     for name, prior in chosen.items():
         start = getattr(values[name], "value", None)

@@ -250,7 +250,7 @@ def test_silent_where_progress_is_off(capsys):
 
 def test_what_makes_no_sense_is_refused():
     draws = pgm.gibbs(result().model, result().X, result().y, num_samples=5, num_warmup=1, num_chains=2)
-    with pytest.raises(ValueError, match="diagnostics are R-hat"):
+    with pytest.raises(ValueError, match="prints their R-hat"):
         pgm.diagnose(draws)
     with pytest.raises(ValueError, match=r"correction to second order which has marginals.*pgm.correct\(result\)"):
         pgm.diagnose(pgm.correct(result(), method="perturbative"))
@@ -829,7 +829,7 @@ def test_what_has_no_such_gap_is_refused():
     labels = (Y > PRIOR_MEAN).astype(float)
     with pytest.raises(ValueError, match=r"result has no inducing inputs.*pgm\.Inducing"):
         pgm.inducing_gap(pgm.cavi(model(pgm.Bernoulli(), pgm.Dense()), X, labels))
-    with pytest.raises(ValueError, match=r"result must be what cavi.*got"):
+    with pytest.raises(ValueError, match=r"result must be a result of cavi.*got"):
         pgm.inducing_gap({})
 
     @pgm.likelihood(support=pgm.Real())

@@ -250,7 +250,7 @@ def test_diagnoses_have_their_bounds_of_the_divergence():
     text = " ".join(str(diagnosis).split())
     words = text.partition("at most log p(y) less its lower bound: ")[2].split()
     assert float(words[0]) == pytest.approx(np.max(evidence - result.log_evidence_bounds), abs=0.01)
-    assert "Importance sampling and calibration are those of the linear response" in text
+    assert "Importance sampling and calibration are of the linear response" in text
 
 
 def test_the_bound_is_that_of_a_dense_gaussian_at_its_best():

@@ -72,7 +72,7 @@ def test_corrections_are_made_again():
 def test_what_cannot_be_updated_is_named():
     model, y = CASES["Bernoulli"]
     result = pgm.cavi(model, X, y)
-    with pytest.raises(ValueError, match=r"result must be that of cavi.*got Model\. Run the engine on all rows"):
+    with pytest.raises(ValueError, match=r"result must be a result of cavi.*got Model\. Run the engine on all rows"):
         pgm.update(model, X, y)
     with pytest.raises(ValueError, match=r"X_new must have the 1 column\(s\)"):
         pgm.update(result, np.zeros((2, 2)), [0, 1])
@@ -164,7 +164,7 @@ def test_what_nothing_can_start_from_is_named():
     for engine in (pgm.vi, pgm.cavi, pgm.gaussian_vi, pgm.fit):
         with pytest.raises(ValueError, match=r"start must be a result of .* at its data; got .*Give such a result, or"):
             engine(model, X, y, start=model)
-        with pytest.raises(ValueError, match=r"rows are the first rows of X; got one of 60 rows, and X has 59 .*Put"):
+        with pytest.raises(ValueError, match=r"are the first rows of X; got a result of 60 rows, .* the 59 rows .*Put"):
             engine(model, X[1:], y[1:], start=result)
         with pytest.raises(
             ValueError, match=r"start must be a result for StudentT of 1 latent.*; got one for Bernoulli"
@@ -225,7 +225,7 @@ def test_what_a_batch_refuses():
         batch.cavi(X[0], y[0])
     with pytest.raises(ValueError, match=r"mask must have shape \(6, 11\) and a True entry for each set"):
         batch.cavi(X, y, mask & (np.arange(6) > 0)[:, None])
-    with pytest.raises(ValueError, match=r"scale is no parameter of the model, which has variance, lengthscale, mean"):
+    with pytest.raises(ValueError, match=r"the model has no parameter scale, but variance, lengthscale, mean"):
         pgm.batch(model, scale=np.ones(6)).cavi(X, y, mask)
     with pytest.raises(
         ValueError, match=r"variance of a batch must have shape \(6,\), a value for each set; got \(2,\)"

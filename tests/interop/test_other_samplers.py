@@ -78,7 +78,7 @@ def test_the_guide_has_the_elbo_and_moments_of_the_result(name):
     f = np.asarray(draws["drawn"])
     assert (np.abs(f.mean(axis=0) - result.mean) < 5 * np.sqrt(result.variance / 4000)).all()
     np.testing.assert_allclose(f.var(axis=0), result.variance, rtol=5 * np.sqrt(2 / 4000))
-    with pytest.raises(ValueError, match=r"or result\.uncorrected of a corrected one"):
+    with pytest.raises(ValueError, match=r"or \.uncorrected of a corrected result"):
         pgm.numpyro_guide(pgm.correct(result))
 
 

@@ -255,7 +255,7 @@ def test_corrections_and_diagnoses_follow_from_it():
     robust, expected = pgm.correct(result()), pgm.correct(exact())
     np.testing.assert_allclose(robust.variance, expected.variance, rtol=1e-3)
     np.testing.assert_allclose(robust.mean, expected.mean, atol=1e-4)
-    with pytest.raises(ValueError, match="expands about the optimum of the augmented bound"):
+    with pytest.raises(ValueError, match="needs a result of the augmented bound"):
         pgm.correct(result(), method="perturbative")
     diagnosis = pgm.diagnose(result(), num_replicates=3, num_draws=500)
     # The objective is E log p(y | f) but for its nodes.

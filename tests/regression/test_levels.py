@@ -164,7 +164,7 @@ def test_new_levels_of_known_covariances_are_refused():
     result = pgm.formula("y ~ icar(area, W) + rw1(t)", DATA, context={"W": W}).cavi()
     with pytest.raises(ValueError, match=r"'z' in row 0, column 'area', which is not a level of icar\(area, W\)"):
         result.predictions(DATA[:1].assign(area="z"))
-    with pytest.raises(ValueError, match=r"has 3 in row 0, rw1\(t\), where the data have no row.*missing='predict'"):
+    with pytest.raises(ValueError, match=r"has 3 in row 0, rw1\(t\), a value without a row .*missing='predict'"):
         result.predictions(DATA[:1].assign(t=3.0))
 
 

@@ -576,7 +576,7 @@ def test_varcorr_without_priors_is_that_of_lme4():
     "priors", [{"sd(Intercept | g)": dist.HalfNormal(2.5)}, {"(1|g)": {"sd": dist.HalfNormal(2.5)}}]
 )
 def test_priors_of_standard_deviations_by_name_are_refused_with_what_to_write(priors):
-    with pytest.raises(ValueError, match="standard deviation is one of the variance") as error:
+    with pytest.raises(ValueError, match="standard deviation needs a prior of the variance") as error:
         pgm.formula("y ~ (1|g)", DATA, priors=priors)
     written = str(error.value).rpartition("{'variance': ")[2].partition("}")[0]
     regression = pgm.formula(

@@ -371,9 +371,9 @@ def test_a_file_is_replaced_whole_or_not_at_all(results, files, tmp_path, monkey
 
 
 def test_loaded_draws_say_how_to_go_on(files):
-    with pytest.raises(ValueError, match=r"pickle draws.*checkpoint=folder"):
+    with pytest.raises(ValueError, match=r"Pickle the draws .*checkpoint=folder"):
         load(files["gibbs"], "gibbs").extend(3)
-    with pytest.raises(ValueError, match="draws are by nuts"):
+    with pytest.raises(ValueError, match="got draws of nuts"):
         load(files["nuts"], "nuts").extend(3)
 
 
