@@ -85,7 +85,7 @@ def requirements():
 
 # The figure, its limit, and the goal that it is to reach.
 FIGURES = {
-    "lines of the package": (lambda: lines(FILES.values()), 55_100, 43_000),
+    "lines of the package": (lambda: lines(FILES.values()), 55_080, 43_000),
     "files of the package": (lambda: len(FILES), 140, 140),
     "files that cavi imports": (lambda: len(closure("pgmodels.inference.vi")), 58, 60),
     "lines that cavi imports": (
