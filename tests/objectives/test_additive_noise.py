@@ -363,8 +363,8 @@ def test_predictions_are_exact():
 @pytest.mark.parametrize(
     ("likelihood", "size", "message"),
     [
-        (pgm.Probit(), 1, r"takes a formula that is affine in one pgm.step\(z\), .*; got Φ\(f\)\^y Φ\(-f\)\^\(1 - y\)"),
-        (pgm.Bernoulli(), 1, "takes a formula that is affine in one pgm.step"),
+        (pgm.Probit(), 1, r"needs a formula that is affine in one pgm.step\(z\), .*; got Φ\(f\)\^y Φ\(-f\)\^\(1 - y\)"),
+        (pgm.Bernoulli(), 1, "needs a formula that is affine in one pgm.step"),
         (pgm.MultinomialProbit(3), 3, "and both outcomes possible; got largest.* 0 in one case"),
         (pgm.likelihood(lambda y, f: 0.1 + 0.8 * pgm.step(f**2 - y), support=pgm.Binary())(), 1, "z affine in the lat"),
         (pgm.likelihood(lambda y, f: 0.1 + 0.8 * pgm.step(f) * f, support=pgm.Binary())(), 1, "coefficients free of f"),

@@ -469,7 +469,7 @@ def test_a_variance_above_the_priors_is_an_error_where_the_likelihood_is_log_con
     rounded = np.where(wide > 1.0, 1.0 + 1e-6, wide)
     check_against_prior("correct", concave, KINKS_Y, prior, rounded, lambda: marginals)
     with pytest.raises(
-        ValueError, match=r"correct: 1 of 7 corrected variances .* \(first in row 4, 1\.3 where the.* is 1\)"
+        ValueError, match=r"correct: 1 of 7 corrected variances .* \(first in row 4, 1\.3, with a prior variance of 1\)"
     ):
         check_against_prior("correct", concave, KINKS_Y, prior, wide, lambda: marginals)
     heavy = pgm.Model(pgm.StudentT(3.0, SCALE), pgm.GP(pgm.RBF(1.0, 0.7)))
