@@ -894,7 +894,7 @@ def test_corrections_take_the_factor_as_long_as_they_need_it(pair):
     ours, theirs = (pgm.correct(result) for result in pair)
     assert_close((ours.mean, ours.variance), (theirs.mean, theirs.variance), 1e-9)
     assert_close(ours.predict_latent(X_NEW), theirs.predict_latent(X_NEW), 1e-9)
-    with pytest.raises(ValueError, match=r"all 24 rows do not fit into memory.*by linear response"):
+    with pytest.raises(ValueError, match=r"all 24 rows do not fit into memory.*whose linear response"):
         pgm.correct(pair[1], method="perturbative")
 
 
