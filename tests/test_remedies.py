@@ -290,7 +290,7 @@ REMEDIES = {
     ),
     "the evidence of draws": (lambda: pgm.log_evidence(drawn()), r"use (.*)\.$", "{}", {"model": MODEL, "y": Y}),
     "a diagnosis of draws": (
-        lambda: pgm.diagnose(drawn()), r": (pgm\.compare\(gibbs=draws\))", "{}", {"draws": Later(drawn)},
+        lambda: pgm.diagnose(drawn()), r"Use (pgm\.compare\(gibbs=draws\))", "{}", {"draws": Later(drawn)},
     ),
     "a diagnosis to second order": (
         lambda: pgm.diagnose(perturbed()), r"response, (pgm\.correct\(result\))", "pgm.diagnose({}, num_replicates=0)",

@@ -99,8 +99,8 @@ def taylor_objective(model: Model) -> Taylor:
     formula, size, predictors = _over_predictors(model)
     if _kinks(formula) or _is_any(jumps(formula)):
         raise ValueError(
-            f"objective='taylor' expects a log density with second derivatives; {model.likelihood.name}'s has a "
-            "kink or a jump. Choose objective='expected'."
+            f"objective='taylor' expects a log density with second derivatives; the density of "
+            f"{model.likelihood.name} has a kink or a jump. Choose objective='expected'."
         )
     return Taylor(formula, size, predictors)
 

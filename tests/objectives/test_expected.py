@@ -674,7 +674,7 @@ def test_what_has_no_expansion_is_refused():
         pgm.fit(model, TAYLOR_X, TAYLOR_Y, objective="taylor")
     with pytest.raises(ValueError, match="correct needs an objective that q maximises"):
         pgm.correct(pgm.vi(model, TAYLOR_X, TAYLOR_Y, objective="taylor"))
-    with pytest.raises(ValueError, match=r"objective='taylor' expects .*; that of Laplace has a kink"):
+    with pytest.raises(ValueError, match=r"objective='taylor' expects .*; the density of Laplace has a kink"):
         pgm.vi(pgm.Model(pgm.Laplace(0.3), pgm.GP(kernel())), TAYLOR_X, TAYLOR_Y, objective="taylor")
 
 
