@@ -51,7 +51,7 @@ SYSTEMS = {
 }
 # Their densities jump, so that no sampler takes them.
 WITHOUT_SAMPLER = ("gpc_1 of labels", "gpc_1 of classes", "robust_max of classes")
-NO_ROWS = r"stores no rows: take pgm\.vi\(result\.model, X, y, objective='{}'\).*with X scaled by result\.scaling"
+NO_ROWS = r"stores no rows: run pgm\.vi\(result\.model, X, y, objective='{}'\).*with X scaled by result\.scaling"
 
 
 @cache
