@@ -399,7 +399,9 @@ def loo(result: Result, *, num_draws: int = 4000, seed: Seed = 0) -> Any:
             f"loo needs the joint density of an approximation; a result of method {result.method!r} has none. Use "
             "result.uncorrected, or its linear response, pgm.correct(result.uncorrected)."
         )
-    if isinstance(result, GaussianResult) and result.weights is None and objective_of_result(result).has_fixed_sites:
+    # The variances that inducing inputs leave out are no part of what a row's factor divides.
+    is_whole = result.weights is None and result.prior.residual_variances() is None
+    if isinstance(result, GaussianResult) and is_whole and objective_of_result(result).has_fixed_sites:
         return _gaussian_loo(result)
     tree = to_arviz(result, num_draws, seed)
     stats = tree["sample_stats"]

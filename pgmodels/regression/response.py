@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpyro.distributions as dist
@@ -33,7 +33,7 @@ from pgmodels.likelihoods.operations import (
     sqrt,
     sum_,
 )
-from pgmodels.parameters.parameter import Fixed, Parameter, as_declared
+from pgmodels.parameters.parameter import Fixed, Parameter
 from pgmodels.regression import terms as of_terms
 from pgmodels.regression.expressions import FAMILIES, Computed
 from pgmodels.regression.grammar import Observed, Parsed, parse
@@ -350,19 +350,19 @@ def _gaussian_log(settings: FamilyArguments) -> Likelihood:
 
 def _cox(settings: FamilyArguments) -> Likelihood:
     """A hazard that is constant between quantiles of the times of events, with 5 or more in each of 2 to 10 pieces."""
-    time, event, is_late = settings.y[:, 0], settings.y[:, 1] == 1.0, settings.response.censoring == "counting"
-    if settings.response.censoring == "interval" or not event.any():
+    is_event = settings.y[:, 1] == 1.0
+    time, counts = settings.y[is_event, 0], settings.counts[is_event]
+    if settings.response.censoring == "interval" or not is_event.any():
         raise ValueError(
             "family='cox' needs Surv(time, event) or Surv(entry, exit, event) with an event, and no intervals; got "
-            f"{settings.response.text} with {event.sum()} events."
+            f"{settings.response.text} with {is_event.sum()} events."
         )
-    num_pieces = int(np.clip(event.sum() // 5, 2, 10))
-    ends = np.unique(np.quantile(time[event], np.arange(1, num_pieces) / num_pieces))
+    num_pieces = int(np.clip(counts.sum() // 5, 2, 10))
+    # A row of weight 2 counts as two rows.
+    levels = np.arange(1, num_pieces) / num_pieces
+    ends = np.unique(np.quantile(time, levels, weights=counts, method="inverted_cdf"))
     hazards = settings.positive("hazards", np.ones(len(ends)), dist.LogNormal(0.0, 3.0))
-    made = ProportionalHazards(tuple(map(float, ends)), is_late)
-    parameters = {"hazards": as_declared(hazards, POSITIVE, "hazards of family 'cox'", positive=False)}
-    support = supports.LeftTruncated() if is_late else supports.Censored()
-    return Likelihood(parameters, "cox", made, support, made.mean, made.variance, 1, made.draw)
+    return (late_cox if settings.response.censoring == "counting" else cox)(hazards, Fixed(ends))
 
 
 def _survival(constructor: Callable[..., Likelihood]) -> Family:
@@ -597,60 +597,67 @@ def acat(y: Expression, f: Expression, cuts: VectorSymbol = _CUTS) -> Expression
     return sum_(weight * (y == k) for k, weight in enumerate(weights)) / sum_(weights)
 
 
-@dataclass(frozen=True)
-class ProportionalHazards:
-    """y = (time, event) or (time, event, entry), with hazard exp(f) until the first of ``ends``, then times a ratio."""
+def _cumulated(time: Expression, hazards: VectorSymbol, ends: VectorSymbol) -> Expression:
+    """The integral from 0 to a time of a hazard that is 1 until the first end, then each of ``hazards``."""
+    starts, ratios, total = [0.0, *ends], [1, *hazards], []
+    for ratio, start, end in zip(ratios, starts, ends, strict=False):
+        left = time > end
+        total.append(ratio * (time > start) * ((1 - left) * (time - start) + left * (end - start)))
+    return sum_([*total, ratios[-1] * (time > starts[-1]) * (time - starts[-1])])
 
-    ends: tuple[float, ...]
-    is_late: bool
-    __name__: ClassVar[str] = "cox"
 
-    def __call__(self, y: Observation, f: Expression, hazards: VectorSymbol) -> Expression:
-        after: list[Any] = [1, *(y[0] > end for end in self.ends), 0]
-        ratio = prod(ratio ** (after[k] * (1 - after[k + 1])) for k, ratio in enumerate([1, *hazards]))
-        until = exp(-exp(f) * self._cumulated(y[2], hazards)) if self.is_late else 1
-        return (exp(f) * ratio) ** y[1] * exp(-exp(f) * self._cumulated(y[0], hazards)) / until
+def _moments_of_times(f: Expression, hazards: VectorSymbol, ends: VectorSymbol) -> tuple[Expression, Expression]:
+    """Mean and variance by the integrals of S and 2 t S, with S = S(start) exp(-rate (t - start)) in each piece."""
+    starts, survival, mean, square = [0.0, *ends], as_expression(1), [], []
+    for k, (ratio, start) in enumerate(zip([1, *hazards], starts, strict=True)):
+        rate, left, beyond = ratio * exp(f), as_expression(0), as_expression(0)
+        if k + 1 < len(starts):
+            width = starts[k + 1] - start
+            left = exp(-rate * width)
+            beyond = left * width / rate
+        mean.append(survival * (1 - left) / rate)
+        square.append(2 * survival * (start * (1 - left) / rate + (1 - left) / rate**2 - beyond))
+        survival = survival * left
+    return sum_(mean), sum_(square) - sum_(mean) ** 2
 
-    def _cumulated(self, time: Expression, hazards: VectorSymbol) -> Expression:
-        """The integral of the ratio from 0 to a time."""
-        starts, ratios, total = (0.0, *self.ends), [1, *hazards], []
-        for ratio, start, end in zip(ratios, starts, self.ends, strict=False):
-            left = time > end
-            total.append(ratio * (time > start) * ((1 - left) * (time - start) + left * (end - start)))
-        return sum_([*total, ratios[-1] * (time > starts[-1]) * (time - starts[-1])])
 
-    def mean(self, y: Observation, f: Expression, hazards: VectorSymbol) -> Expression:
-        """Return the mean time from 0, the integral of the survival function."""
-        return self._moments(f, hazards)[0]
+def _draw_by_hazards(
+    rng: np.random.Generator, y: np.ndarray, f: np.ndarray, hazards: np.ndarray, ends: np.ndarray
+) -> np.ndarray:
+    """Times at which the cumulated hazard is exponential."""
+    none = np.zeros_like(hazards[:1])
+    starts, ratios = np.concatenate([none, ends]), np.concatenate([none + 1.0, hazards])
+    before = np.concatenate([none, np.cumsum(ratios[:-1] * np.diff(starts, axis=0), axis=0)])
+    level = rng.standard_exponential(f.shape) / np.exp(f)
+    piece = np.sum(before <= level, axis=0) - 1
+    each = np.broadcast_to(np.stack([starts, before, ratios]), (3, len(starts), *f.shape))
+    start, reached, ratio = np.take_along_axis(each, piece[None, None], 1)[:, 0]
+    return start + (level - reached) / ratio
 
-    def variance(self, y: Observation, f: Expression, hazards: VectorSymbol) -> Expression:
-        """Return the variance of the time from 0."""
-        mean, square = self._moments(f, hazards)
-        return square - mean**2
 
-    def _moments(self, f: Expression, hazards: VectorSymbol) -> tuple[Expression, Expression]:
-        """Integrals of S and of 2 t S, with S = S(start) exp(-rate (t - start)) in each piece."""
-        starts, survival, mean, square = (0.0, *self.ends), as_expression(1), [], []
-        for k, (ratio, start) in enumerate(zip([1, *hazards], starts, strict=True)):
-            rate, left, beyond = ratio * exp(f), as_expression(0), as_expression(0)
-            if k + 1 < len(starts):
-                width = starts[k + 1] - start
-                left = exp(-rate * width)
-                beyond = left * width / rate
-            mean.append(survival * (1 - left) / rate)
-            square.append(2 * survival * (start * (1 - left) / rate + (1 - left) / rate**2 - beyond))
-            survival = survival * left
-        return sum_(mean), sum_(square)
+_PIECES: Any = Parameter(np.ones(1), positive=True)
+_OF_HAZARDS: Any = {
+    "num_latents": 1,
+    "mean": lambda y, f, hazards, ends: _moments_of_times(f, hazards, ends)[0],
+    "variance": lambda y, f, hazards, ends: _moments_of_times(f, hazards, ends)[1],
+    "sampler": _draw_by_hazards,
+}
 
-    def draw(self, rng: np.random.Generator, y: np.ndarray, f: np.ndarray, hazards: np.ndarray) -> np.ndarray:
-        """Return times at which the cumulated hazard is exponential."""
-        starts, ratios = np.array([0.0, *self.ends]), np.concatenate([np.ones_like(hazards[:1]), hazards])
-        before = np.concatenate([np.zeros_like(ratios[:1]), np.cumsum(ratios[:-1] * np.diff(starts)[:, None], axis=0)])
-        level = rng.standard_exponential(f.shape) / np.exp(f)
-        piece = np.sum(before <= level, axis=0) - 1
-        each = np.broadcast_to(np.stack([before, ratios]), (2, len(starts), *f.shape))
-        before, ratio = np.take_along_axis(each, piece[None, None], 1)[:, 0]
-        return starts[piece] + (level - before) / ratio
+
+@likelihood(support=supports.Censored(), **_OF_HAZARDS)
+def cox(y: Observation, f: Expression, hazards: VectorSymbol = _PIECES, ends: VectorSymbol = _PIECES) -> Expression:
+    """y = (time, event), with hazard exp(f) until the first of ``ends``, then times each of the ratios ``hazards``."""
+    after: list[Any] = [1, *(y[0] > end for end in ends), 0]
+    ratio = prod(ratio ** (after[k] * (1 - after[k + 1])) for k, ratio in enumerate([1, *hazards]))
+    return (exp(f) * ratio) ** y[1] * exp(-exp(f) * _cumulated(y[0], hazards, ends))
+
+
+@likelihood(support=supports.LeftTruncated(), **_OF_HAZARDS)
+def late_cox(
+    y: Observation, f: Expression, hazards: VectorSymbol = _PIECES, ends: VectorSymbol = _PIECES
+) -> Expression:
+    """y = (time, event, entry), as ``cox``, of rows whose time is above the entry."""
+    return cox.function(y, f, hazards, ends) * exp(exp(f) * _cumulated(y[2], hazards, ends))
 
 
 def _draw_times(rng: np.random.Generator, y: np.ndarray, f: np.ndarray, scale: np.ndarray) -> np.ndarray:

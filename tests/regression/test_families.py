@@ -6,7 +6,7 @@ import pytest
 from scipy import integrate, special, stats
 
 import pgmodels as pgm
-from pgmodels.likelihoods.likelihood import Likelihood, log_density
+from pgmodels.likelihoods.likelihood import log_density
 from pgmodels.regression import response as families
 
 S = special.expit
@@ -120,9 +120,8 @@ def test_times_of_a_log_normal_are_censored_and_truncated():
 
 @pytest.mark.parametrize("f", [-40.0, -0.7, 0.9, 40.0])
 def test_proportional_hazards_are_constant_in_pieces(f):
-    made, starts, ratios = families.ProportionalHazards((0.8, 1.7), True), np.array([0.0, 0.8, 1.7]), [1.0, 2.5, 0.4]
-    parameters = {"hazards": pgm.Parameter(np.array(ratios[1:]), positive=True)}
-    law = Likelihood(parameters, "cox", made, pgm.LeftTruncated(), made.mean, made.variance, 1, made.draw)
+    starts, ratios = np.array([0.0, 0.8, 1.7]), [1.0, 2.5, 0.4]
+    law = families.late_cox(np.array(ratios[1:]), pgm.Fixed(starts[1:]))
     hazard = lambda t: np.exp(f) * ratios[np.searchsorted(starts, t) - 1]  # noqa: E731
     until = lambda t: np.exp(f) * np.minimum(np.maximum(t - starts, 0.0), [0.8, 0.9, np.inf]) @ ratios  # noqa: E731
     y = np.array([[0.3, 1.0, 0.0], [1.1, 1.0, 0.9], [4.0, 1.0, 0.2], [4.0, 0.0, 2.0]])
@@ -137,6 +136,17 @@ def test_proportional_hazards_are_constant_in_pieces(f):
     np.testing.assert_allclose(np.ravel(moments), [mean, square - mean**2], rtol=1e-6)
     drawn = law.draw(np.random.default_rng(0), np.ones((4000, 3)), np.full((4000, 1), f))
     assert abs(drawn.mean() - mean) < 4.0 * np.sqrt((square - mean**2) / 4000.0)
+
+
+def test_cox_counts_a_row_of_weight_two_as_two_rows():
+    frame = pd.DataFrame(
+        {"t": [0.4, 1.1, 1.9, 2.5, 3.2, 4.0, 5.5], "d": [1, 1, 0, 1, 1, 1, 0], "w": [3, 1, 2, 4, 2, 5, 1]}
+    )
+    of_weights = pgm.formula("Surv(t, d) ~ 1", frame, family="cox", weights="w")
+    of_rows = pgm.formula("Surv(t, d) ~ 1", frame.loc[frame.index.repeat(frame["w"])], family="cox")
+    ends = [one.model.likelihood.parameters["ends"].value for one in (of_weights, of_rows)]
+    np.testing.assert_array_equal(*ends)
+    np.testing.assert_array_equal(ends[0], [2.5, 3.2])
 
 
 @pytest.mark.parametrize(
