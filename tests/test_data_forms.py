@@ -13,8 +13,6 @@ import pytest
 import pgmodels as pgm
 from tests.covering import some
 
-pytest.importorskip("formulaic")
-
 N = 10
 RNG = np.random.default_rng(11)
 # Numbers that every type has: whole ones, and quarters.

@@ -422,10 +422,10 @@ def _gaussian_loo(result: GaussianResult) -> Any:
     variance = noise**2 / (2.0 * noise - predictive.variance)
     residual = (y - predictive.mean) * variance / noise
     elpd = -0.5 * (np.log(2.0 * np.pi * variance) + residual**2 / variance)
-    excess = float(np.sum(predictive.log_density_at(result.y) - elpd))
+    total, excess = float(elpd.sum()), float(np.sum(predictive.log_density_at(result.y) - elpd))
     error = float(np.sqrt(len(y) * elpd.var()))
     return az.ELPDData(
-        "loo", float(elpd.sum()), error, excess, 1, len(y), "log", False, 0.7, elpd_i=DataArray(elpd, dims="datum"),
+        "loo", total, error, excess, 1, len(y), "log", False, 0.7, elpd_i=DataArray(elpd, dims="datum"),
         pareto_k=DataArray(np.zeros(len(y)), dims="datum"),
     )  # fmt: skip
 

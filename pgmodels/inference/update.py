@@ -562,7 +562,7 @@ class Batch(DoublePrecision):
                 raise ValueError(
                     f"{name} of a batch must have shape {(count, *shape)}, a value for each set; got {values.shape}."
                 )
-            columns.append(np.stack([np.ravel(parameter.transform.inv(value)) for value in values]))
+            columns.append(np.reshape(parameter.transform.inv(values), (count, -1)))
         return np.concatenate([np.zeros((count, 0)), *columns], axis=1)
 
 

@@ -359,17 +359,13 @@ def _cox(settings: FamilyArguments) -> Likelihood:
         )
     num_pieces = int(np.clip(counts.sum() // 5, 2, 10))
     # A row of weight 2 counts as two rows.
-    levels = np.arange(1, num_pieces) / num_pieces
-    ends = np.unique(np.quantile(time, levels, weights=counts, method="inverted_cdf"))
+    ends = np.unique(np.quantile(time, np.arange(1, num_pieces) / num_pieces, weights=counts, method="inverted_cdf"))
     hazards = settings.positive("hazards", np.ones(len(ends)), dist.LogNormal(0.0, 3.0))
     return (late_cox if settings.response.censoring == "counting" else cox)(hazards, Fixed(ends))
 
 
 def _survival(constructor: Callable[..., Likelihood]) -> Family:
-    def make(settings: FamilyArguments) -> Likelihood:
-        assert settings.response.censoring is not None
-        return constructor(settings.positive("shape", 1.0), censoring=settings.response.censoring)
-
+    make = lambda one: constructor(one.positive("shape", 1.0), censoring=one.response.censoring)  # noqa: E731
     return Family(make, _LOG, kinds=("Surv",), is_censored=True)
 
 
@@ -606,7 +602,7 @@ def _cumulated(time: Expression, hazards: VectorSymbol, ends: VectorSymbol) -> E
     return sum_([*total, ratios[-1] * (time > starts[-1]) * (time - starts[-1])])
 
 
-def _moments_of_times(f: Expression, hazards: VectorSymbol, ends: VectorSymbol) -> tuple[Expression, Expression]:
+def _moments_by_hazards(f: Expression, hazards: VectorSymbol, ends: VectorSymbol) -> tuple[Expression, Expression]:
     """Mean and variance by the integrals of S and 2 t S, with S = S(start) exp(-rate (t - start)) in each piece."""
     starts, survival, mean, square = [0.0, *ends], as_expression(1), [], []
     for k, (ratio, start) in enumerate(zip([1, *hazards], starts, strict=True)):
@@ -638,8 +634,8 @@ def _draw_by_hazards(
 _PIECES: Any = Parameter(np.ones(1), positive=True)
 _OF_HAZARDS: Any = {
     "num_latents": 1,
-    "mean": lambda y, f, hazards, ends: _moments_of_times(f, hazards, ends)[0],
-    "variance": lambda y, f, hazards, ends: _moments_of_times(f, hazards, ends)[1],
+    "mean": lambda y, f, hazards, ends: _moments_by_hazards(f, hazards, ends)[0],
+    "variance": lambda y, f, hazards, ends: _moments_by_hazards(f, hazards, ends)[1],
     "sampler": _draw_by_hazards,
 }
 

@@ -131,10 +131,6 @@ def pseudo_huber(y, f, scale=pgm.Parameter(0.6, positive=True)):
     return pgm.exp(1 - pgm.sqrt(1 + ((y - f) / scale) ** 2))
 
 
-def pseudo_huber_density(y, f):
-    return 1.0 - np.hypot(1.0, (y - f[:, 0]) / 0.6)
-
-
 @pgm.likelihood(support=pgm.Classes(3))
 def one_vs_each(y, f):  # Titsias 2016: a lower bound of the softmax
     return pgm.prod(pgm.prod(pgm.sigmoid(f[k] - f[c]) for c in range(3) if c != k) ** (y == k) for k in range(3))
@@ -197,7 +193,7 @@ TRIED = {
     "exposure": (exposed, 1, EXPOSED, exposed_mass, True, True),
     "weights": (weighted, 1, WEIGHTED, weighted_density, False, True),
     "support vector": (support_vector, 1, LABEL, support_vector_density, False, True),
-    "pseudo-Huber": (pseudo_huber, 1, REAL, pseudo_huber_density, False, True),
+    "pseudo-Huber": (pseudo_huber, 1, REAL, lambda y, f: 1.0 - np.hypot(1.0, (y - f[:, 0]) / 0.6), False, True),
     "one-vs-each": (one_vs_each, 3, GRADE, one_vs_each_density, False, True),
     "guessing": (guessing, 1, LABEL, guessing_mass, True, True),
     "presence": (presence, 1, LABEL, presence_mass, True, True),

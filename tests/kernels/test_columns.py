@@ -462,7 +462,6 @@ def test_invalid_uses_of_sphere_are_refused():
 
 
 def test_sphere_in_a_formula():
-    pytest.importorskip("formulaic")
     frame = pd.DataFrame({"y": [1.0, 2.0, 1.5, 0.5], "lon": SPHERE_X[:, 0], "lat": SPHERE_X[:, 1]})
     regression = pgm.formula("y ~ gp(lon, lat, sphere=True)", frame)
     kernel = regression.model.gps[1].kernel.kernel

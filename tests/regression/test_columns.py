@@ -12,8 +12,6 @@ import pytest
 import pgmodels as pgm
 from tests.covering import some
 
-pytest.importorskip("formulaic")
-
 N = 12
 RNG = np.random.default_rng(11)
 DATA = pd.DataFrame(

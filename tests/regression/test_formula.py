@@ -9,13 +9,10 @@ import numpyro.distributions as dist
 import pandas as pd
 import polars as pl
 import pytest
+from numpyro.distributions.constraints import ordered_vector
 from scipy import stats
 
 import pgmodels as pgm
-
-pytest.importorskip("formulaic")
-from numpyro.distributions.constraints import ordered_vector
-
 from pgmodels.regression.grammar import parse
 from pgmodels.regression.terms import with_chain
 from pgmodels.runtime.io import read_arrays

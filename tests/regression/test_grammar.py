@@ -10,8 +10,6 @@ import pandas as pd
 import pytest
 
 import pgmodels as pgm
-
-pytest.importorskip("formulaic")
 from pgmodels.regression.grammar import parse
 from pgmodels.runtime.io import read_arrays, write_arrays
 

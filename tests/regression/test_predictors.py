@@ -20,8 +20,6 @@ from pgmodels.regression.result import conditional_grid
 from pgmodels.results import result as intervals
 from tests.covering import some
 
-pytest.importorskip("formulaic")
-
 N = 50
 RNG = np.random.default_rng(11)
 DATA = pd.DataFrame({"x": RNG.normal(1.0, 2.0, N), "g": RNG.choice(list("abc"), N), "days": RNG.integers(1, 9, N)})
@@ -572,6 +570,19 @@ def test_one_flat_coefficient_among_normal_ones_has_precision_zero():
     table = result.summary().loc[["Intercept", "x", "z"]]
     np.testing.assert_allclose(table["mean"], mean, rtol=1e-6)
     np.testing.assert_allclose(table["sd"], np.sqrt(np.diag(np.linalg.inv(precision))), rtol=1e-6)
+
+
+def test_predictions_with_flat_priors_are_least_squares_without_noise_of_draws():
+    x = np.linspace(-1.0, 2.0, 15) ** 3
+    frame = pd.DataFrame({"x": x, "y": 3.0 + 2.0 * x + np.cos(9.0 * x)})
+    result = pgm.formula("y ~ x", frame, priors={"Intercept": "flat", "x": "flat", "sigma": pgm.Fixed(0.7)}).cavi()
+    B = np.column_stack([np.ones(15), x])
+    covariance, beta = 0.49 * np.linalg.inv(B.T @ B), np.linalg.lstsq(B, frame["y"])[0]
+    table = result.predictions()
+    np.testing.assert_allclose(table["mean"], B @ beta, rtol=1e-6)
+    np.testing.assert_allclose(table["sd"], np.sqrt(np.sum(B @ covariance * B, axis=1)), rtol=1e-6)
+    assert result.comparisons({"x": [0.0, 1.0]})["mean"][0] == pytest.approx(beta[1], rel=1e-6)
+    assert np.ptp(result.draws(num_draws=2), axis=0).min() > 0.0
 
 
 def test_a_flat_intercept_of_counts_is_at_the_variational_optimum():

@@ -429,8 +429,6 @@ def test_a_weak_prior_of_a_variance_is_one_in_any_unit(engine):
 # Effects and coefficients of the levels of groups: against the normal posterior in closed form.
 
 
-pytest.importorskip("formulaic")
-
 GROUPS_N = 40
 GROUPS_RNG = np.random.default_rng(11)
 DATA = pd.DataFrame(

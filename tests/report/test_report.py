@@ -91,10 +91,6 @@ def read(path):
     return Reader(text)
 
 
-def headings(path):
-    return [int(level) for level in re.findall(r"<h([1-6])", path.read_text(encoding="utf-8"))]
-
-
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "r.html"
@@ -120,7 +116,7 @@ def test_the_whole_report_is_there(report):
 
 @pytest.mark.slow
 def test_headings_go_down_one_level_at_a_time(report):
-    levels = headings(report)
+    levels = [int(level) for level in re.findall(r"<h([1-6])", report.read_text(encoding="utf-8"))]
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
