@@ -82,7 +82,7 @@ best = sum(
 for row in table:
     del row["loss, pgmodels, first"]
 write_table(
-    "Estimators beside scikit-learn's",
+    "Estimators compared with scikit-learn",
     table,
     f"Default settings; test rows up to {TESTED:,}, inputs standardised. Loss: mean negative log density, in nats. "
     "scikit-learn, learned: with the kernel ConstantKernel() * RBF(), whose values are learned; for numbers with noise "
